@@ -29,7 +29,8 @@ help:
 	@echo '  make test-vm            the engines on QEMU'\''s NVMe controller in a guest, by VFIO and by the kernel (root)'
 	@echo '  make crash [STATES=N]   cut the power after every device write of generated workloads; REPLAY=SEED:CUT:OUTCOME for one'
 	@echo '  make bench-vm           instructions of a 4 KiB read, our driver beside the kernel'\''s, in a guest (root)'
-	@echo '  make bench [ROW=NAME]   measure beside the kernel, one JSON a row in $(TARGET)/bench/'
+	@echo '  make bench [ROW=NAME]   measure beside the kernel, one JSON a row in $(TARGET)/bench/; ROW=everyday. is calls and'
+	@echo '                          whole jobs on small files (root)'
 	@echo '  make clean              remove what was built'
 
 build:
@@ -107,7 +108,7 @@ demo: build
 	@demo/main-job $(TARGET)/release $(TARGET)/demo
 
 bench: build
-	@tools/need sqlite3:sqlite3 fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs git:git db_bench:rocksdb-tools \
+	@tools/need sqlite3:sqlite3 fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs git:git make:make db_bench:rocksdb-tools \
 		/usr/lib/postgresql/15/bin/initdb:postgresql-15
 	cargo build --release --locked -p nvmed-bench
 	$(TARGET)/release/nvmed-bench $(ROW)

@@ -6,6 +6,7 @@
 //! mounted or made is undone.
 
 pub mod driver;
+pub mod everyday;
 pub mod files;
 pub mod instructions;
 pub mod kv;

@@ -3,7 +3,8 @@
 
 use nvmed_bench::row::Row;
 use nvmed_bench::{
-    driver, files, instructions, kv, mounting, names, policy, programs, requests, shared, sqlite, steps,
+    driver, everyday, files, instructions, kv, mounting, names, policy, programs, requests, shared, sqlite,
+    steps,
 };
 use nvmed_lab::{machine::machine, undo};
 use std::path::Path;
@@ -11,57 +12,95 @@ use std::path::Path;
 /// A group of rows measured together, under the names that `ROW=` takes.
 struct Group {
     names: &'static [&'static str],
-    measure: fn() -> Result<Vec<Row>, String>,
+    measure: Measure,
+}
+
+/// How a group is measured.
+enum Measure {
+    /// All of it, whichever row was asked for.
+    Whole(fn() -> Result<Vec<Row>, String>),
+    /// The rows that were asked for. Theirs may have longer names than the group's.
+    Part(fn(&str) -> Result<Vec<Row>, String>),
+}
+
+use Measure::{Part, Whole};
+
+impl Group {
+    /// Whether a row of it was asked for.
+    fn has(&self, wanted: &str) -> bool {
+        let longer = |name: &str| matches!(self.measure, Part(_)) && wanted.starts_with(name);
+        self.names.iter().any(|name| name.starts_with(wanted) || longer(name))
+    }
 }
 
 const GROUPS: &[Group] = &[
-    Group { names: &["wrapper.pread_1m"], measure: files::pread_1m },
+    Group { names: &["wrapper.pread_1m"], measure: Whole(files::pread_1m) },
     Group {
         names: &["wrapper.pread_1g.base", "wrapper.pread_1g.huge", "wrapper.pread_1g.huge_rival"],
-        measure: files::pread_1g,
+        measure: Whole(files::pread_1g),
     },
-    Group { names: &["wrapper.pwrite_1g"], measure: files::pwrite_1g },
-    Group { names: &["sqlite.insert_delete.kernel", "sqlite.insert_delete.tmpfs"], measure: sqlite::delete },
-    Group { names: &["sqlite.insert_wal.kernel", "sqlite.insert_wal.tmpfs"], measure: sqlite::wal },
-    Group { names: &["fs.create_fsync.kernel", "fs.create_fsync.tmpfs"], measure: files::create },
-    Group { names: &["driver.randread_4k"], measure: driver::randread },
-    Group { names: &["driver.command_without_copy"], measure: driver::nocopy },
-    Group { names: &["io.randread_4k.inline.1"], measure: requests::inline },
+    Group { names: &["wrapper.pwrite_1g"], measure: Whole(files::pwrite_1g) },
+    Group {
+        names: &["sqlite.insert_delete.kernel", "sqlite.insert_delete.tmpfs"],
+        measure: Whole(sqlite::delete),
+    },
+    Group { names: &["sqlite.insert_wal.kernel", "sqlite.insert_wal.tmpfs"], measure: Whole(sqlite::wal) },
+    Group { names: &["fs.create_fsync.kernel", "fs.create_fsync.tmpfs"], measure: Whole(files::create) },
+    Group { names: &["driver.randread_4k"], measure: Whole(driver::randread) },
+    Group { names: &["driver.command_without_copy"], measure: Whole(driver::nocopy) },
+    Group { names: &["io.randread_4k.inline.1"], measure: Whole(requests::inline) },
     Group {
         names: &["io.randread_4k.threaded.1", "io.randread_4k.threaded.4", "io.randread_4k.threaded.32"],
-        measure: requests::threaded,
+        measure: Whole(requests::threaded),
     },
-    Group { names: &["io.randread_512.core"], measure: requests::small },
-    Group { names: &["io.handle_over_pair"], measure: requests::handle_over_pair },
-    Group { names: &["io.seq_128k_over_memcpy"], measure: requests::sequential },
-    Group { names: &["io.hybrid.cpu_200us", "io.hybrid.latency_200us"], measure: policy::hybrid_real },
+    Group { names: &["io.randread_512.core"], measure: Whole(requests::small) },
+    Group { names: &["io.handle_over_pair"], measure: Whole(requests::handle_over_pair) },
+    Group { names: &["io.seq_128k_over_memcpy"], measure: Whole(requests::sequential) },
+    Group { names: &["io.hybrid.cpu_200us", "io.hybrid.latency_200us"], measure: Whole(policy::hybrid_real) },
     Group {
         names: &["io.hybrid.cpu_50us_virtual", "io.hybrid.latency_50us_virtual"],
-        measure: policy::hybrid_virtual,
+        measure: Whole(policy::hybrid_virtual),
     },
-    Group { names: &["io.thread.idle_cpu"], measure: policy::thread_idle },
-    Group { names: &["io.interrupt.wait_cpu"], measure: policy::interrupt },
-    Group { names: &["fs.mount_blocks.1k", "fs.mount_blocks.1m"], measure: mounting::blocks },
-    Group { names: &["fs.stat_depth10"], measure: names::stat },
-    Group { names: &["fs.readdir_100k"], measure: names::readdir },
-    Group { names: &["fs.rename_below", "fs.rename_above", "fs.rename_hundred"], measure: names::renames },
-    Group { names: &["fs.metadata_bytes"], measure: names::space },
-    Group { names: &["fs.create_fsync_8t"], measure: names::create_many },
-    Group { names: &["kv.get", "kv.put"], measure: kv::against_peers },
+    Group { names: &["io.thread.idle_cpu"], measure: Whole(policy::thread_idle) },
+    Group { names: &["io.interrupt.wait_cpu"], measure: Whole(policy::interrupt) },
+    Group { names: &["fs.mount_blocks.1k", "fs.mount_blocks.1m"], measure: Whole(mounting::blocks) },
+    Group { names: &["fs.stat_depth10"], measure: Whole(names::stat) },
+    Group { names: &["fs.readdir_100k"], measure: Whole(names::readdir) },
+    Group {
+        names: &["fs.rename_below", "fs.rename_above", "fs.rename_hundred"],
+        measure: Whole(names::renames),
+    },
+    Group { names: &["fs.metadata_bytes"], measure: Whole(names::space) },
+    Group { names: &["fs.create_fsync_8t"], measure: Whole(names::create_many) },
+    Group { names: &["kv.get", "kv.put"], measure: Whole(kv::against_peers) },
     Group {
         names: &["wrapper.foreign.lseek", "wrapper.foreign.read", "wrapper.foreign.close"],
-        measure: files::foreign,
+        measure: Whole(files::foreign),
     },
-    Group { names: &["programs.rocksdb_fillsync"], measure: programs::rocksdb::fillsync },
+    Group { names: &["programs.rocksdb_fillsync"], measure: Whole(programs::rocksdb::fillsync) },
     Group {
         names: &["programs.rocksdb_readrandom", "programs.rocksdb_readrandom.calls"],
-        measure: programs::rocksdb::readrandom,
+        measure: Whole(programs::rocksdb::readrandom),
     },
-    Group { names: &["programs.git_clone", "programs.run_true"], measure: programs::git::clone },
-    Group { names: &["programs.pgbench", "programs.pgbench.gain"], measure: programs::postgresql::pgbench },
-    Group { names: &["wrapper.start"], measure: files::start },
-    Group { names: &["shared.pread_1m", "shared.pread_1g"], measure: shared::pread },
-    Group { names: &["shared.round_trip_running", "shared.round_trip_parked"], measure: shared::round_trip },
+    Group { names: &["programs.git_clone", "programs.run_true"], measure: Whole(programs::git::clone) },
+    Group {
+        names: &["programs.pgbench", "programs.pgbench.gain"],
+        measure: Whole(programs::postgresql::pgbench),
+    },
+    Group { names: &["wrapper.start"], measure: Whole(files::start) },
+    Group { names: &["shared.pread_1m", "shared.pread_1g"], measure: Whole(shared::pread) },
+    Group {
+        names: &["shared.round_trip_running", "shared.round_trip_parked"],
+        measure: Whole(shared::round_trip),
+    },
+    Group { names: &everyday::calls::NAMES, measure: Part(everyday::calls::measure) },
+    Group { names: &everyday::jobs::NAMES, measure: Part(everyday::jobs::measure) },
+    Group { names: &[everyday::trips::NAME], measure: Part(everyday::trips::measure) },
+    Group { names: &["everyday.pair.write", "everyday.pair.read"], measure: Whole(everyday::pair::measure) },
+    Group {
+        names: &["everyday.start.run", "everyday.start.preload", "everyday.start.exec"],
+        measure: Whole(everyday::start::measure),
+    },
 ];
 
 fn main() {
@@ -75,15 +114,14 @@ fn main() {
     if wanted == "--instructions" {
         std::process::exit(i32::from(!instructions_of_all()));
     }
-    let chosen: Vec<&Group> =
-        GROUPS.iter().filter(|group| group.names.iter().any(|name| name.starts_with(&wanted))).collect();
+    let chosen: Vec<&Group> = GROUPS.iter().filter(|group| group.has(&wanted)).collect();
     if chosen.is_empty() {
         eprintln!("nvmed-bench: no row begins with `{wanted}`; `nvmed-bench --list` names them");
         std::process::exit(2);
     }
     match undo::supervise() {
         Ok(Some(status)) => std::process::exit(status),
-        Ok(None) => std::process::exit(i32::from(!measure(&chosen))),
+        Ok(None) => std::process::exit(i32::from(!measure(&chosen, &wanted))),
         Err(message) => {
             eprintln!("nvmed-bench: {message}");
             std::process::exit(1);
@@ -110,14 +148,18 @@ fn instructions_of_all() -> bool {
 }
 
 /// Measures and prints; `false` when a row could not be measured. A goal that is not met is a result.
-fn measure(groups: &[&Group]) -> bool {
+fn measure(groups: &[&Group], wanted: &str) -> bool {
     let machine = machine();
     let dir = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let dir = Path::new(&dir).join("bench");
     println!("{machine}\nname | ours | rival | ratio (spread over rounds) | goal | met");
     let mut whole = true;
     for group in groups {
-        match (group.measure)() {
+        let rows = match group.measure {
+            Whole(measure) => measure(),
+            Part(measure) => measure(wanted),
+        };
+        match rows {
             Ok(rows) => {
                 for row in rows {
                     let instructions = counted(&row.name);

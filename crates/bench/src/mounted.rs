@@ -2,11 +2,12 @@
 //!
 //! A kernel place is undone when it is dropped, also by a panic, and by the supervisor otherwise.
 
-use nvmed_lab::medium::Zram;
+use nvmed_lab::medium::{self, Zram};
 use nvmed_lab::shell::run;
 use nvmed_lab::undo::{self, HostResource};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of each zram disk and tmpfs: the largest set plus room for metadata.
 const PLACE_BYTES: u64 = 3 << 30;
@@ -22,6 +23,8 @@ pub enum KernelFs {
     Ext4,
     /// xfs on zram.
     Xfs,
+    /// btrfs on zram.
+    Btrfs,
 }
 
 /// A kernel file system, mounted.
@@ -30,7 +33,13 @@ pub struct Mounted {
     pub name: &'static str,
     /// Where it is mounted.
     pub dir: PathBuf,
-    zram: Option<Zram>,
+    held: Held,
+}
+
+/// What a mounted file system lies on, in the order in which it is undone.
+enum Held {
+    Tmpfs,
+    OnZram(medium::Mounted, Zram),
 }
 
 impl Mounted {
@@ -47,34 +56,37 @@ impl Mounted {
     /// # Errors
     /// As [`Mounted::new`].
     pub fn sized(kind: KernelFs, bytes: u64) -> Result<Self, String> {
-        let (name, word) = match kind {
-            KernelFs::Tmpfs => ("tmpfs", "tmpfs"),
-            KernelFs::TmpfsHuge => ("tmpfs huge=always", "tmpfs-huge"),
-            KernelFs::Ext4 => ("ext4 on zram", "ext4"),
-            KernelFs::Xfs => ("xfs on zram", "xfs"),
-        };
-        let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-{word}", std::process::id()));
-        std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        let mounted = match kind {
-            KernelFs::Tmpfs => mount_tmpfs(&dir, "never", bytes).map(|()| None),
-            KernelFs::TmpfsHuge => mount_tmpfs(&dir, "always", bytes).map(|()| None),
-            KernelFs::Ext4 => mount_zram(
-                &dir,
-                bytes,
-                "mkfs.ext4",
-                &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
-            )
-            .map(Some),
-            KernelFs::Xfs => mount_zram(&dir, bytes, "mkfs.xfs", &["-q", "-f"]).map(Some),
-        };
-        match mounted {
-            Ok(zram) => Ok(Self { name, dir, zram }),
-            Err(message) => {
-                undo::forget(&HostResource::Mount(dir.clone()));
-                let _ = std::fs::remove_dir(&dir);
-                Err(message)
-            }
+        match kind {
+            KernelFs::Tmpfs => Self::tmpfs("tmpfs", "tmpfs", "never", bytes),
+            KernelFs::TmpfsHuge => Self::tmpfs("tmpfs huge=always", "tmpfs-huge", "always", bytes),
+            KernelFs::Ext4 => Self::zram("ext4 on zram", "ext4", bytes),
+            KernelFs::Xfs => Self::zram("xfs on zram", "xfs", bytes),
+            KernelFs::Btrfs => Self::zram("btrfs on zram", "btrfs", bytes),
         }
+    }
+
+    fn tmpfs(name: &'static str, word: &str, huge: &str, bytes: u64) -> Result<Self, String> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-{word}{number}", std::process::id()));
+        std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let options = format!("size={bytes},huge={huge}");
+        let made = HostResource::Mount(dir.clone());
+        undo::made(&made);
+        if let Err(error) =
+            run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&dir))
+        {
+            undo::forget(&made);
+            let _ = std::fs::remove_dir(&dir);
+            return Err(error.to_string());
+        }
+        Ok(Self { name, dir, held: Held::Tmpfs })
+    }
+
+    fn zram(name: &'static str, kind: &str, bytes: u64) -> Result<Self, String> {
+        let zram = Zram::new(bytes)?;
+        let mounted = medium::Mounted::made(&zram, kind)?;
+        Ok(Self { name, dir: mounted.dir().to_owned(), held: Held::OnZram(mounted, zram) })
     }
 
     /// Unmounts and mounts it again, so that nothing of it is cached; a tmpfs stays as it is.
@@ -82,10 +94,10 @@ impl Mounted {
     /// # Errors
     /// A program still uses it.
     pub fn remount(&self) -> Result<(), String> {
-        let Some(zram) = &self.zram else { return Ok(()) };
-        run(Command::new("umount").arg(&self.dir))?;
-        run(Command::new("mount").arg(zram.device()).arg(&self.dir))?;
-        Ok(())
+        match &self.held {
+            Held::Tmpfs => Ok(()),
+            Held::OnZram(mounted, zram) => Ok(mounted.remount(zram)?),
+        }
     }
 
     /// The two kernel rivals of durable work.
@@ -99,29 +111,17 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        undo::undo(&HostResource::Mount(self.dir.clone()));
-        self.zram.take();
+        if matches!(self.held, Held::Tmpfs) {
+            undo::undo(&HostResource::Mount(self.dir.clone()));
+        }
     }
 }
 
-fn mount_tmpfs(dir: &Path, huge: &str, bytes: u64) -> Result<(), String> {
-    let options = format!("size={bytes},huge={huge}");
-    undo::made(&HostResource::Mount(dir.to_owned()));
-    run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(dir))?;
-    Ok(())
-}
-
-fn mount_zram(dir: &Path, bytes: u64, mkfs: &str, options: &[&str]) -> Result<Zram, String> {
-    let zram = Zram::new(bytes)?;
-    run(Command::new(mkfs).args(options).arg(zram.device()))?;
-    undo::made(&HostResource::Mount(dir.to_owned()));
-    run(Command::new("mount").arg(zram.device()).arg(dir))?;
-    Ok(zram)
-}
-
-/// Our place: an image in a tmpfs, seen by programs at a directory that exists for them only.
+/// Our place: an image in a tmpfs or a zram disk, seen by programs at a directory that exists for them only. What
+/// belongs to it lies in a tmpfs.
 pub struct Ours {
     tmpfs: Mounted,
+    _zram: Option<Zram>,
     wrapper: PathBuf,
     probe: PathBuf,
 }
@@ -132,22 +132,54 @@ impl Ours {
     /// # Errors
     /// The release build is missing, or formatting failed.
     pub fn new(device_bytes: u64, cache_bytes: u64, cache_pages: &str) -> Result<Self, String> {
-        let tmpfs = Mounted::mounted_as("ours")?;
-        let tools = tools()?;
+        let tmpfs = Mounted::tmpfs("ours, image in tmpfs", "ours", "never", PLACE_BYTES)?;
         let image = tmpfs.dir.join("disk.img");
         let size = format!("{device_bytes}");
-        run(Command::new(tools.join("nvmed")).arg("format").arg(&image).args(["--size", &size]))?;
-        let config = format!(
-            "wrap_dir = {}\nfilesystem = nvmedfs\nstorage_engine = virtual\nstorage_dev = {}\n\
-             cache_size = {cache_bytes}\ncache_pages = {cache_pages}\ncache_dirty_limit = {}\n\
+        run(Command::new(tools()?.join("nvmed")).arg("format").arg(&image).args(["--size", &size]))?;
+        let settings = format!(
+            "storage_engine = virtual\nstorage_dev = {}\ncache_pages = {cache_pages}\ncache_dirty_limit = {}\n\
              writeback_seconds = 0\n",
-            tmpfs.dir.join("on").display(),
             image.display(),
             cache_bytes - cache_bytes / 16,
         );
+        Self::placed(tmpfs, None, cache_bytes, &settings)
+    }
+
+    /// Formats a zram disk of `device_bytes`, which is used by io_uring as any block device is. But for the size of the
+    /// cache, the settings are those that nobody chose.
+    ///
+    /// # Errors
+    /// As [`Ours::new`]; no zram.
+    pub fn on_zram(device_bytes: u64, cache_bytes: u64) -> Result<Self, String> {
+        let zram = Zram::new(device_bytes)?;
+        let tmpfs = Mounted::tmpfs("ours, zram by io_uring", "ours", "never", PLACE_BYTES)?;
+        let device = zram.device();
+        run(Command::new(tools()?.join("nvmed")).arg("format").arg(format!("uring:{}", device.display())))?;
+        let settings = format!("storage_engine = uring\nstorage_dev = {}\n", device.display());
+        Self::placed(tmpfs, Some(zram), cache_bytes, &settings)
+    }
+
+    fn placed(tmpfs: Mounted, zram: Option<Zram>, cache_bytes: u64, settings: &str) -> Result<Self, String> {
+        let config = format!(
+            "wrap_dir = {}\nfilesystem = nvmedfs\ncache_size = {cache_bytes}\n{settings}",
+            tmpfs.dir.join("on").display(),
+        );
         std::fs::write(tmpfs.dir.join("default.conf"), config).map_err(|error| error.to_string())?;
+        let tools = tools()?;
         let (wrapper, probe) = (tools.join("libnvmed_wrapper.so"), tools.join("nvmed-probe"));
-        Ok(Self { tmpfs, wrapper, probe })
+        Ok(Self { tmpfs, _zram: zram, wrapper, probe })
+    }
+
+    /// A path on the host for what a measurement needs besides; it goes with this place.
+    #[must_use]
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.tmpfs.dir.join(name)
+    }
+
+    /// What it lies on, for the table.
+    #[must_use]
+    pub fn medium(&self) -> &'static str {
+        self.tmpfs.name
     }
 
     /// The directory below which files are ours.
@@ -208,18 +240,6 @@ impl Ours {
     #[must_use]
     pub fn probe(&self) -> Command {
         Command::new(&self.probe)
-    }
-}
-
-impl Mounted {
-    fn mounted_as(word: &str) -> Result<Self, String> {
-        let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-{word}", std::process::id()));
-        std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        if let Err(message) = mount_tmpfs(&dir, "never", PLACE_BYTES) {
-            undo::forget(&HostResource::Mount(dir.clone()));
-            return Err(message);
-        }
-        Ok(Self { name: "ours, image in tmpfs", dir, zram: None })
     }
 }
 

@@ -5,6 +5,7 @@
 pub mod git;
 pub mod postgresql;
 pub mod rocksdb;
+pub(crate) mod shell;
 
 use crate::mounted::{KernelFs, Mounted, Ours};
 use crate::row::{Contender, Goal, Row};
@@ -13,17 +14,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Whether only a short run was asked for.
-fn quick() -> bool {
+pub(crate) fn quick() -> bool {
     std::env::var_os("NVMED_BENCH_QUICK").is_some()
 }
 
 /// Alternating rounds.
-fn rounds() -> usize {
+pub(crate) fn rounds() -> usize {
     if quick() { 1 } else { 5 }
 }
 
 /// Makes rows that were measured under the same conditions: name, unit, ours, rival, goal.
-fn rows(
+pub(crate) fn rows(
     conditions: &str,
 ) -> impl Fn(&str, &'static str, &Contender, Option<Contender>, Goal) -> Row + use<'_> {
     move |name, unit, ours, rival, goal| Row {
@@ -39,30 +40,30 @@ fn rows(
 
 /// How a program is started on ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mount {
+pub(crate) enum Mount {
     Private,
     Shared,
 }
 
 /// Where a program's files lie.
-enum Seat {
+pub(crate) enum Seat {
     Ours(Ours, Mount),
     Kernel(Mounted),
 }
 
 impl Seat {
-    fn kernel(kind: KernelFs) -> Result<Self, String> {
+    pub(crate) fn kernel(kind: KernelFs) -> Result<Self, String> {
         Ok(Self::Kernel(Mounted::new(kind)?))
     }
 
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Self::Ours(_, mount) => format!("ours, {mount:?} mount").to_lowercase(),
             Self::Kernel(place) => place.name.to_owned(),
         }
     }
 
-    fn dir(&self) -> PathBuf {
+    pub(crate) fn dir(&self) -> PathBuf {
         match self {
             Self::Ours(ours, _) => ours.dir(),
             Self::Kernel(place) => place.dir.clone(),
@@ -78,12 +79,12 @@ impl Seat {
     }
 
     /// `program`, whose files below [`Seat::dir`] are in this place.
-    fn command(&self, program: impl AsRef<Path>) -> Result<Command, String> {
+    pub(crate) fn command(&self, program: impl AsRef<Path>) -> Result<Command, String> {
         self.start(None, None, program.as_ref())
     }
 
     /// As [`Seat::command`]: in a memory group, or with its file calls timed into a file.
-    fn start(
+    pub(crate) fn start(
         &self,
         group: Option<&MemoryGroup>,
         stats: Option<&Path>,

@@ -11,6 +11,8 @@ pub enum Goal {
     Ratio(f64),
     /// Ours at most this, in the row's unit.
     Figure(f64),
+    /// Ours at most this multiple of the rival's, or at most the rival's second slowest round: its own spread.
+    Beside(f64),
     /// Ours at most this much more than the rival's, in the row's unit.
     Excess(f64),
     /// Ours at least this multiple of the rival's.
@@ -53,6 +55,14 @@ pub(crate) fn better(rivals: &[Contender]) -> Option<Contender> {
     rivals.iter().min_by(|a, b| a.samples.median().total_cmp(&b.samples.median())).cloned()
 }
 
+/// The second largest figure; the largest of fewer than three.
+fn upper(samples: &Samples) -> f64 {
+    let mut sorted = samples.figures().to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = sorted.len().saturating_sub(if sorted.len() < 3 { 1 } else { 2 });
+    sorted.get(at).copied().unwrap_or(f64::NAN)
+}
+
 #[derive(Serialize)]
 struct Record<'a> {
     name: &'a str,
@@ -89,6 +99,10 @@ impl Row {
         let rival = self.rival.as_ref().map_or(f64::NAN, |rival| rival.samples.median());
         let reached = match self.goal {
             Goal::Ratio(most) => ours <= most * rival,
+            Goal::Beside(most) => {
+                let upper = self.rival.as_ref().map_or(f64::NAN, |rival| upper(&rival.samples));
+                ours <= most * rival || ours <= upper
+            }
             Goal::Figure(most) => ours <= most,
             Goal::Excess(most) => ours - rival <= most,
             Goal::Times(least) => ours >= least * rival,
@@ -100,6 +114,7 @@ impl Row {
     fn goal_text(&self) -> String {
         match self.goal {
             Goal::Ratio(most) => format!("<= {most} x"),
+            Goal::Beside(most) => format!("<= {most} x or the rival's spread"),
             Goal::Figure(most) => format!("<= {most} {}", self.unit),
             Goal::Excess(most) => format!("<= +{most} {}", self.unit),
             Goal::Times(least) => format!(">= {least} x"),

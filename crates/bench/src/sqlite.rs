@@ -14,12 +14,12 @@ use std::process::Command;
 const INSERTS: usize = 20_000;
 
 /// A script of autocommit inserts whose values do not compress.
-fn script(dir: &Path, journal: &str) -> Result<PathBuf, String> {
+pub(crate) fn script(dir: &Path, journal: &str, inserts: usize) -> Result<PathBuf, String> {
     let mut text = format!(
         "PRAGMA journal_mode={journal};\nPRAGMA synchronous=FULL;\nCREATE TABLE t(id INTEGER PRIMARY KEY, v BLOB);\n"
     );
     let mut dice = Dice::new(1);
-    for id in 0..INSERTS {
+    for id in 0..inserts {
         let mut value = String::new();
         for _ in 0..8 {
             write!(value, "{:016x}", dice.next()).map_err(|error| error.to_string())?;
@@ -35,7 +35,7 @@ fn inserts(journal: &str) -> Result<Vec<Row>, String> {
     let ours = Ours::new(3 << 30, 256 << 20, "huge")?;
     let tmpfs = Mounted::new(KernelFs::Tmpfs)?;
     let kernel = Mounted::kernel()?;
-    let sql = script(&tmpfs.dir, journal)?;
+    let sql = script(&tmpfs.dir, journal, INSERTS)?;
     let mut contenders: Vec<(&Mounted, Samples)> =
         kernel.iter().chain([&tmpfs]).map(|place| (place, Samples::default())).collect();
     let mut own = Samples::default();

@@ -1,6 +1,7 @@
 //! What a figure cannot be read without, and clocks.
 
 use rustix::time::ClockId;
+use std::path::Path;
 
 /// Processor, number of cores and kernel.
 #[must_use]
@@ -48,6 +49,29 @@ pub fn thread_cpu_ns() -> u64 {
 #[must_use]
 pub fn process_cpu_ns() -> u64 {
     clock(ClockId::ProcessCPUTime)
+}
+
+/// Processor time that the kernel's own threads had so far, nanoseconds: write-back, journals, block layer. It is the
+/// whole machine's, so a difference means something only where nothing else writes.
+#[must_use]
+pub fn kernel_threads_ns() -> u64 {
+    let Ok(all) = std::fs::read_dir("/proc") else { return 0 };
+    all.flatten().filter_map(|entry| kernel_thread_ns(&entry.path())).sum()
+}
+
+/// Of one process, if it is a thread of the kernel's.
+fn kernel_thread_ns(process: &Path) -> Option<u64> {
+    /// `PF_KTHREAD` of the flags in proc_pid_stat(5).
+    const KERNEL_THREAD: u64 = 0x0020_0000;
+    process.file_name()?.to_str()?.parse::<u32>().ok()?;
+    let stat = std::fs::read_to_string(process.join("stat")).ok()?;
+    // The flags are the seventh word after the name, which may hold anything.
+    let flags: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(6)?.parse().ok()?;
+    if flags & KERNEL_THREAD == 0 {
+        return None;
+    }
+    let scheduled = std::fs::read_to_string(process.join("schedstat")).ok()?;
+    scheduled.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// What one look at the clock costs, nanoseconds.

@@ -102,6 +102,16 @@ impl Mounted {
         Ok(Self { dir })
     }
 
+    /// Unmounts and mounts it again, so that nothing of it is cached; `zram` is what it was made on.
+    ///
+    /// # Errors
+    /// A program still uses it.
+    pub fn remount(&self, zram: &Zram) -> Result<(), LabError> {
+        run(Command::new("umount").arg(&self.dir))?;
+        run(Command::new("mount").arg(zram.device()).arg(&self.dir))?;
+        Ok(())
+    }
+
     /// Where it is mounted.
     #[must_use]
     pub fn dir(&self) -> &Path {

@@ -3,6 +3,8 @@
 //! It knows nothing of nvmed; run bare it measures the kernel, run under the wrapper it measures us.
 //! Each mode prints one line per slice: nanoseconds per operation.
 
+mod everyday;
+
 use nvmed_dice::Dice;
 use std::ffi::CString;
 use std::io::Write;
@@ -27,10 +29,12 @@ fn main() {
         ["fstat", file, slices, ops, pause_us] => fstat(file, slices, ops, pause_us),
         ["echo", slices, ops, pause_us] => echo(slices, ops, pause_us),
         ["counted", call, dir, calls] => counted(call, dir, calls),
+        ["calls", dir, slices, ref kinds @ ..] if !kinds.is_empty() => everyday::calls(dir, slices, kinds),
+        ["pair", file, slices, slice_ms] => everyday::pair(file, slices, slice_ms),
         ["nothing"] => Ok(()),
         _ => Err("usage: nvmed-probe pread|pwrite FILE BYTES SLICES OPS | create DIR FILES DIRS \
              | foreign lseek|read|close SLICES CALLS | fstat FILE SLICES OPS PAUSE_US | echo SLICES OPS PAUSE_US \
-             | counted CALL DIR CALLS | nothing"
+             | counted CALL DIR CALLS | calls DIR SLICES KIND... | pair FILE SLICES SLICE_MS | nothing"
             .into()),
     };
     if let Err(message) = done {

@@ -1,0 +1,275 @@
+//! What programs do all day with small files, a call at a time; and two processes on one file.
+
+use super::{BLOCK, SEED, WRITTEN, failed, fill, noise, number, open, path, pread, pwrite};
+use nvmed_dice::Dice;
+use std::ffi::CString;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Files of the tree, a directory's at a time, and their sizes: 17 KiB on average.
+const DIRS: usize = 10;
+const FILES_A_DIR: usize = 20;
+const SMALLEST: usize = 1 << 10;
+const LARGEST: usize = 33 << 10;
+/// Bytes of a small read or write, within a file of `WRITTEN` bytes.
+const SMALL: usize = 100;
+/// Calls of a slice, of those that work on one file.
+const CALLS: usize = 2_000;
+/// Passes over the tree in a slice, of those that work on all of it.
+const PASSES: usize = 5;
+
+/// A tree of small files, all written and read once, and a file for small reads and writes.
+struct Tree {
+    dirs: Vec<CString>,
+    files: Vec<CString>,
+    fresh: Vec<CString>,
+    fd: RawFd,
+    buffer: Vec<u8>,
+    dice: Dice,
+}
+
+impl Tree {
+    fn new(root: &str) -> Result<Self, String> {
+        let mut tree = Self {
+            dirs: Vec::new(),
+            files: Vec::new(),
+            fresh: Vec::new(),
+            fd: open(&format!("{root}/small.dat"), libc::O_RDWR | libc::O_CREAT)?,
+            buffer: noise().repeat(LARGEST.div_ceil(BLOCK)),
+            dice: Dice::new(SEED),
+        };
+        fill(tree.fd, WRITTEN / BLOCK, &super::Mode::Read)?;
+        for dir in 0..DIRS {
+            let name = format!("{root}/dir{dir}");
+            tree.dirs.push(path(&name)?);
+            // SAFETY: a NUL-terminated string that lives during the call.
+            if unsafe { libc::mkdir(tree.dirs[dir].as_ptr(), 0o755) } != 0 {
+                return Err(failed("mkdir"));
+            }
+            for file in 0..FILES_A_DIR {
+                let name = format!("{name}/file{file:02}");
+                let fd = open(&name, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)?;
+                let bytes = SMALLEST + tree.dice.index(LARGEST - SMALLEST);
+                pwrite(fd, &tree.buffer[..bytes], 0)?;
+                close(fd)?;
+                tree.files.push(path(&name)?);
+                tree.fresh.push(path(&format!("{name}.new"))?);
+            }
+        }
+        Ok(tree)
+    }
+
+    /// Calls of one slice.
+    fn calls_of(&self, kind: &str) -> usize {
+        match kind {
+            "pread" | "pwrite" | "fchmod" => CALLS,
+            "create" | "unlink" => self.files.len(),
+            // Of an entry: its name and its attributes.
+            _ => self.files.len() * PASSES,
+        }
+    }
+
+    /// One slice of a kind.
+    fn slice(&mut self, kind: &str) -> Result<(), String> {
+        match kind {
+            "stat" => self.of_all(|name, _| status(name)),
+            "access" => {
+                // SAFETY: `name` is NUL-terminated and lives during the call.
+                self.of_all(|name, _| answered(unsafe { libc::access(name.as_ptr(), libc::R_OK) }, "access"))
+            }
+            "open_close" => self.of_all(|name, _| close(opened(name, libc::O_RDONLY)?)),
+            "read_whole" => self.of_all(read_whole),
+            "readdir" => (0..PASSES).try_for_each(|_| self.dirs.iter().try_for_each(list)),
+            "pread" => (0..CALLS).try_for_each(|_| self.small(pread_small)),
+            "pwrite" => (0..CALLS).try_for_each(|_| self.small(|fd, buffer, at| pwrite(fd, buffer, at))),
+            "fchmod" => (0..CALLS).try_for_each(|_| {
+                // SAFETY: a plain call on a descriptor of ours.
+                answered(unsafe { libc::fchmod(self.fd, 0o644) }, "fchmod")
+            }),
+            "create" => self.fresh.iter().try_for_each(|name| {
+                let fd = opened(name, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)?;
+                pwrite(fd, &self.buffer[..BLOCK], 0)?;
+                close(fd)
+            }),
+            // SAFETY: `name` is NUL-terminated and lives during the call.
+            "unlink" => self
+                .fresh
+                .iter()
+                .try_for_each(|name| answered(unsafe { libc::unlink(name.as_ptr()) }, "unlink")),
+            _ => Err(format!("`{kind}` is no kind of call")),
+        }
+    }
+
+    fn of_all(
+        &mut self,
+        mut call: impl FnMut(&CString, &mut [u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let (files, buffer) = (&self.files, &mut self.buffer);
+        (0..PASSES).try_for_each(|_| files.iter().try_for_each(|name| call(name, buffer)))
+    }
+
+    fn small(&mut self, call: fn(RawFd, &mut [u8], usize) -> Result<(), String>) -> Result<(), String> {
+        let at = self.dice.index(WRITTEN - SMALL);
+        call(self.fd, &mut self.buffer[..SMALL], at)
+    }
+}
+
+fn pread_small(fd: RawFd, buffer: &mut [u8], at: usize) -> Result<(), String> {
+    pread(fd, buffer, at)
+}
+
+fn answered(answer: i32, what: &str) -> Result<(), String> {
+    if answer == 0 { Ok(()) } else { Err(failed(what)) }
+}
+
+fn opened(name: &CString, flags: i32) -> Result<RawFd, String> {
+    // SAFETY: `name` is NUL-terminated and lives during the call.
+    let fd = unsafe { libc::open(name.as_ptr(), flags, 0o644) };
+    if fd < 0 { Err(failed("open")) } else { Ok(fd) }
+}
+
+fn close(fd: RawFd) -> Result<(), String> {
+    // SAFETY: `fd` is ours and closed once.
+    answered(unsafe { libc::close(fd) }, "close")
+}
+
+fn status(name: &CString) -> Result<(), String> {
+    let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `name` is NUL-terminated, `status` writable; both live during the call.
+    answered(unsafe { libc::stat(name.as_ptr(), status.as_mut_ptr()) }, "stat")
+}
+
+/// As programs do that read a file at once.
+fn read_whole(name: &CString, buffer: &mut [u8]) -> Result<(), String> {
+    let fd = opened(name, libc::O_RDONLY)?;
+    let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `status` is writable and lives during the call.
+    answered(unsafe { libc::fstat(fd, status.as_mut_ptr()) }, "fstat")?;
+    // SAFETY: fstat has filled it.
+    let bytes = unsafe { status.assume_init() }.st_size as usize;
+    // SAFETY: `buffer` is valid for writes of its length, which bounds the call.
+    let n = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), bytes.min(buffer.len())) };
+    if n != bytes as isize {
+        return Err(failed("read"));
+    }
+    close(fd)
+}
+
+/// All entries of a directory with their attributes, as `ls -l` and `find` have them.
+fn list(dir: &CString) -> Result<(), String> {
+    // SAFETY: `dir` is NUL-terminated; the stream is used and closed here alone, an entry only before the next.
+    unsafe {
+        let stream = libc::opendir(dir.as_ptr());
+        if stream.is_null() {
+            return Err(failed("opendir"));
+        }
+        let fd = libc::dirfd(stream);
+        let mut entries = 0;
+        loop {
+            let entry = libc::readdir(stream);
+            if entry.is_null() {
+                break;
+            }
+            let name = (*entry).d_name.as_ptr();
+            if *name == b'.'.cast_signed() {
+                continue;
+            }
+            let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+            answered(libc::fstatat(fd, name, status.as_mut_ptr(), libc::AT_SYMLINK_NOFOLLOW), "fstatat")?;
+            entries += 1;
+        }
+        answered(libc::closedir(stream), "closedir")?;
+        if entries == FILES_A_DIR {
+            Ok(())
+        } else {
+            Err(format!("{entries} entries in place of {FILES_A_DIR}"))
+        }
+    }
+}
+
+/// Slices of each kind of call on a tree made below `root`: a line `KIND NANOSECONDS` each. The first slice of a kind
+/// is not told.
+pub(crate) fn calls(root: &str, slices: &str, kinds: &[&str]) -> Result<(), String> {
+    let slices = number(slices)?;
+    let mut tree = Tree::new(root)?;
+    // What is created is removed in the next slice of the other kind.
+    let kinds =
+        kinds.iter().map(|&kind| if kind == "create" { vec!["create", "unlink"] } else { vec![kind] });
+    for together in kinds {
+        for slice in 0..=slices {
+            for &kind in &together {
+                let begin = Instant::now();
+                tree.slice(kind)?;
+                let taken = begin.elapsed().as_nanos() as f64 / tree.calls_of(kind) as f64;
+                if slice > 0 {
+                    println!("{kind} {taken:.2}");
+                }
+            }
+        }
+    }
+    close(tree.fd)
+}
+
+/// What two processes share.
+struct Shared {
+    /// Other than zero, the reader ends.
+    over: AtomicU64,
+    /// What it has read.
+    reads: AtomicU64,
+}
+
+/// Random 4 KiB writes by this process and reads by another, of one file of `WRITTEN` bytes: a line `WRITES READS` a
+/// slice, calls a second each. The first slice is not told.
+pub(crate) fn pair(file: &str, slices: &str, slice_ms: &str) -> Result<(), String> {
+    let (slices, slice) = (number(slices)?, Duration::from_millis(number(slice_ms)? as u64));
+    let fd = open(file, libc::O_RDWR | libc::O_CREAT)?;
+    fill(fd, WRITTEN / BLOCK, &super::Mode::Read)?;
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, of the kernel's choice of place, never unmapped; zeroes are two atomics.
+    let shared = unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), size_of::<Shared>(), access, flags, -1, 0);
+        if at == libc::MAP_FAILED {
+            return Err(failed("mmap"));
+        }
+        &*at.cast::<Shared>()
+    };
+    // SAFETY: this process has one thread of its own; the child ends without running what is the parent's.
+    let child = unsafe { libc::fork() };
+    if child < 0 {
+        return Err(failed("fork"));
+    }
+    if child == 0 {
+        let whole = read_until_told(file, shared).is_ok();
+        // SAFETY: takes a number.
+        unsafe { libc::_exit(i32::from(!whole)) };
+    }
+    let block = noise();
+    let mut dice = Dice::new(SEED);
+    for number in 0..=slices {
+        let (begin, read, mut writes) = (Instant::now(), shared.reads.load(Ordering::Relaxed), 0u64);
+        while begin.elapsed() < slice {
+            pwrite(fd, &block, dice.index(WRITTEN / BLOCK) * BLOCK)?;
+            writes += 1;
+        }
+        let (seconds, read) = (begin.elapsed().as_secs_f64(), shared.reads.load(Ordering::Relaxed) - read);
+        if number > 0 {
+            println!("{:.0} {:.0}", writes as f64 / seconds, read as f64 / seconds);
+        }
+    }
+    shared.over.store(1, Ordering::Relaxed);
+    let mut status = 0;
+    // SAFETY: `status` is writable; the child is ours.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    if ended == child && status == 0 { close(fd) } else { Err(format!("the reader ended with {status}")) }
+}
+
+fn read_until_told(file: &str, shared: &Shared) -> Result<(), String> {
+    let fd = open(file, libc::O_RDONLY)?;
+    let (mut block, mut dice) = (noise(), Dice::new(SEED ^ 1));
+    while shared.over.load(Ordering::Relaxed) == 0 {
+        pread(fd, &mut block, dice.index(WRITTEN / BLOCK) * BLOCK)?;
+        shared.reads.fetch_add(1, Ordering::Relaxed);
+    }
+    close(fd)
+}
