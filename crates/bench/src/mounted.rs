@@ -150,7 +150,7 @@ impl Ours {
     ///
     /// # Errors
     /// As [`Ours::new`]; no zram.
-    pub fn on_zram(device_bytes: u64, cache_bytes: u64) -> Result<Self, String> {
+    pub(crate) fn on_zram(device_bytes: u64, cache_bytes: u64) -> Result<Self, String> {
         let zram = Zram::new(device_bytes)?;
         let tmpfs = Mounted::tmpfs("ours, zram by io_uring", "ours", "never", PLACE_BYTES)?;
         let device = zram.device();
@@ -172,14 +172,8 @@ impl Ours {
 
     /// A path on the host for what a measurement needs besides; it goes with this place.
     #[must_use]
-    pub fn beside(&self, name: &str) -> PathBuf {
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
         self.tmpfs.dir.join(name)
-    }
-
-    /// What it lies on, for the table.
-    #[must_use]
-    pub fn medium(&self) -> &'static str {
-        self.tmpfs.name
     }
 
     /// The directory below which files are ours.
