@@ -44,7 +44,7 @@ impl Service {
         };
         let mut trail = Trail::default();
         let found = asker.session.files().trace(at, path, follow, &asker.who(), &mut trail);
-        self.show(asker, &shelf, question, (&found, &trail));
+        self.show(asker, &shelf, question, (&found, &trail), false);
         found
     }
 
@@ -64,22 +64,23 @@ impl Service {
         let Question { at, path, follow } = *question;
         let found = asker.session.files().trace(at, path, follow, &asker.who(), &mut trail);
         if found.as_ref().is_ok_and(|found| found == opened) {
-            self.put_card(asker, &shelf, opened, true, None);
-            self.show(asker, &shelf, question, (&found, &trail));
+            self.show(asker, &shelf, question, (&found, &trail), true);
         }
     }
 
+    /// Puts what was found at a path on a shelf; `keep` as in [`Service::put_card`].
     fn show(
         &self,
         asker: &Asker<'_>,
         shelf: &Arc<ClassShelf>,
         question: &Question<'_>,
         (found, trail): (&Result<Node, FsError>, &Trail),
+        keep: bool,
     ) {
         let Some(versions) = trail.versions() else { return };
         let ino = match found {
             Ok(node) => {
-                self.put_card(asker, shelf, node, false, None);
+                self.put_card(asker, shelf, node, keep, None);
                 Some(node.ino())
             }
             Err(FsError::NotFound) => None,
