@@ -11,7 +11,6 @@ use nvmed_wire::{
     Answer, BoardView, Call, Control, Found, Handle, POSTED_FLAGS, SHELF_FILE_BYTES_MAX, ShelfView,
 };
 use rustix::fd::AsFd;
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::time::ClockId;
 use std::sync::{Arc, OnceLock};
@@ -226,7 +225,7 @@ impl Core {
         path: &[u8],
         flags: OpenFlags,
     ) -> Option<Result<Arc<File>, FsError>> {
-        if flags.0 & !POSTED_FLAGS != 0 {
+        if flags.without(POSTED_FLAGS) != OpenFlags::READ {
             return None;
         }
         let follow = if flags.has(OpenFlags::NOFOLLOW) { Follow::No } else { Follow::Yes };
@@ -238,7 +237,7 @@ impl Core {
             return None;
         }
         let slot = link.shelf.take_slot()?;
-        let flags = OpenFlags(flags.0 & !(OFlags::CLOEXEC.bits() | OFlags::NOCTTY.bits()));
+        let flags = flags.without(OpenFlags::ONCE);
         let posted = Posted { slot, link: address(link), flags };
         let holding = Holding::posted(self, posted, &card)?;
         lane.opens().post(slot, card.stat.ino);

@@ -108,7 +108,7 @@ impl OpenFlags {
     /// The bits that `F_SETFL` may change.
     pub const SETTABLE: Self = Self::APPEND.with(Self::NONBLOCK).with(Self::NOATIME).with(Self::DIRECT);
     /// The bits that act once, at open, and that `F_GETFL` does not show.
-    pub(crate) const ONCE: Self = Self(OFlags::CLOEXEC.union(OFlags::NOCTTY).bits())
+    pub const ONCE: Self = Self(OFlags::CLOEXEC.union(OFlags::NOCTTY).bits())
         .with(Self::CREATE)
         .with(Self::EXCLUSIVE)
         .with(Self::TRUNCATE);

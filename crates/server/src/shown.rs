@@ -57,7 +57,7 @@ impl Service {
         flags: OpenFlags,
     ) {
         let Some(shelf) = shelf_of(asker) else { return };
-        if flags.0 & !POSTED_FLAGS != 0 || opened.kind() != FileType::File {
+        if flags.without(POSTED_FLAGS) != OpenFlags::READ || opened.kind() != FileType::File {
             return;
         }
         let mut trail = Trail::default();
@@ -272,7 +272,7 @@ impl Service {
         (slot, ino): (u32, u64),
         flags: OpenFlags,
     ) -> Result<Answer, FsError> {
-        if flags.0 & !POSTED_FLAGS != 0 {
+        if flags.without(POSTED_FLAGS) != OpenFlags::READ {
             return Err(FsError::Invalid);
         }
         if let Some(answer) = self.claim_noted(asker, (slot, ino), flags)? {

@@ -13,11 +13,9 @@ pub const SLOTS: u32 = 64;
 pub const TAKEN: u64 = 1 << 63;
 
 /// What an open by a post may ask for beside reading: the rest is the server's affair.
-pub const POSTED_FLAGS: u32 = OpenFlags::NONBLOCK.0
-    | OpenFlags::NOFOLLOW.0
-    | OFlags::CLOEXEC.bits()
-    | OFlags::NOCTTY.bits()
-    | OFlags::LARGEFILE.bits();
+pub const POSTED_FLAGS: OpenFlags = OpenFlags::NONBLOCK
+    .with(OpenFlags::NOFOLLOW)
+    .with(OpenFlags(OFlags::CLOEXEC.union(OFlags::NOCTTY).union(OFlags::LARGEFILE).bits()));
 
 /// Whether the client ever used a slot of this lane: the server looks at the others' first lines only.
 const USED: usize = post::END_OF_POSTS;
