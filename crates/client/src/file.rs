@@ -4,17 +4,14 @@ use crate::advice::Untold;
 use crate::cached::Cached;
 use crate::core::{Core, STRANGE};
 use crate::link::NO_ROOM;
+use crate::listing::Listing;
 use crate::node::{Holding, Node};
 use crate::rhythm::Rhythm;
-use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use nvmed_fs::{Allocate, DirEntry, FileType, FsError, OpenFlags, Stat, Whence};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use nvmed_fs::{Allocate, FileType, FsError, OpenFlags, Stat, Whence};
 use nvmed_sys::{ForkLock, QuietFd};
 use nvmed_wire::{Answer, Call, Control, Handle, Object};
 use std::sync::Arc;
-
-/// Bytes of entries that one call brings: what programs of GNU give to getdents.
-const ENTRIES_BYTES: u32 = 32 << 10;
 
 /// An open description. Descriptors that were duplicated share one; so do processes, by fork, exec and SCM_RIGHTS.
 ///
@@ -26,10 +23,11 @@ pub struct File {
     flags: AtomicU32,
     /// Whether the offset is here. If not, it is the server's.
     own: AtomicBool,
-    /// The offset, while it is here. Not taken any more once it is not: a forked child must not find it taken.
+    /// The offset, of a directory the cookie of the last entry told, while it is here. Not taken any more once it is
+    /// not: a forked child must not find it taken.
     offset: ForkLock<u64>,
-    /// Of a directory: the cookie of the last entry told.
-    told: AtomicU64,
+    /// Of a directory; taken after the offset.
+    pub(crate) listing: ForkLock<Listing>,
     pub(crate) cached: Cached,
     pub(crate) rhythm: Rhythm,
     pub(crate) untold: Untold,
@@ -46,14 +44,13 @@ pub struct MappedFile {
 impl File {
     /// With an offset: it is kept here.
     pub(crate) fn new(holding: Arc<Holding>, flags: OpenFlags, offset: Option<u64>) -> Self {
-        // A directory's position is the server's, which knows what was told.
-        let own = offset.is_some() && holding.kind == FileType::File;
+        let own = offset.is_some() && matches!(holding.kind, FileType::File | FileType::Directory);
         Self {
             holding,
             flags: AtomicU32::new(flags.0),
             own: AtomicBool::new(own),
             offset: ForkLock::new(offset.unwrap_or(0)),
-            told: AtomicU64::new(0),
+            listing: ForkLock::default(),
             cached: Cached::default(),
             rhythm: Rhythm::default(),
             untold: Untold::default(),
@@ -138,14 +135,18 @@ impl File {
         self.tell_advice(None);
         self.with_offset(|offset| {
             let by = i64::try_from(*offset).unwrap_or(i64::MAX);
+            let is_told = match self.holding.kind {
+                FileType::Directory => self.tell_place(offset),
+                _ => self.seek_there(by, Whence::Set).map(drop),
+            };
             // Without a server there is no offset either; one that cannot hold the description yet is not told.
-            if self.seek_there(by, Whence::Set).is_ok() || !self.core().link().is_open() {
+            if is_told.is_ok() || !self.core().link().is_open() {
                 self.own.store(false, Ordering::Release);
             }
         });
     }
 
-    fn seek_there(&self, by: i64, whence: Whence) -> Result<u64, FsError> {
+    pub(crate) fn seek_there(&self, by: i64, whence: Whence) -> Result<u64, FsError> {
         match self.core().call(&Call::Seek { handle: self.handle()?, by, whence })?.answer {
             Answer::Count(offset) => Ok(offset),
             _ => Err(STRANGE),
@@ -160,8 +161,10 @@ impl File {
         if self.flags().has(OpenFlags::PATH) {
             return Err(FsError::BadDescriptor);
         }
+        let is_directory = self.holding.kind == FileType::Directory;
         let here = self.with_offset(|place| {
             let from = match whence {
+                Whence::End | Whence::Data | Whence::Hole if is_directory => return Err(FsError::Invalid),
                 Whence::Set => Some(0),
                 Whence::Current => Some(*place as i64),
                 Whence::End => self.cached_size().map(|size| size as i64),
@@ -179,16 +182,13 @@ impl File {
                     self.seek_there(offset, whence)?
                 }
             };
+            if is_directory && *place == 0 {
+                // It begins anew, with what is there then.
+                *self.listing.lock() = Listing::default();
+            }
             Ok(*place)
         });
-        match here {
-            Some(moved) => moved,
-            None => {
-                let moved = self.seek_there(offset, whence)?;
-                self.told.store(moved, Ordering::Relaxed);
-                Ok(moved)
-            }
-        }
+        here.unwrap_or_else(|| self.seek_there(offset, whence))
     }
 
     /// The offset; for a directory, the cookie of the last entry told.
@@ -208,34 +208,6 @@ impl File {
     /// `EIO` once the server is gone.
     pub fn stat(&self) -> Result<Stat, FsError> {
         self.holding.stat()
-    }
-
-    /// Tells entries from the current position on until `tell` breaks; an entry at which it breaks is told
-    /// again next time. `.` and `..` come first.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::File::read_dir`].
-    pub fn read_dir(&self, tell: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<(), FsError> {
-        loop {
-            let bytes = {
-                let call = Call::ReadDir { handle: self.handle()?, bytes: ENTRIES_BYTES };
-                let reply = self.core().call(&call)?;
-                match reply.answer {
-                    Answer::Entries(0) => return Ok(()),
-                    Answer::Entries(_) => reply.to_vec(),
-                    _ => return Err(STRANGE),
-                }
-            };
-            for entry in nvmed_wire::entries(&bytes) {
-                let cookie = entry.cookie;
-                if tell(entry).is_break() {
-                    // The server has told more than was taken.
-                    let back = self.told.load(Ordering::Relaxed);
-                    return self.seek_there(back as i64, Whence::Set).map(drop);
-                }
-                self.told.store(cookie, Ordering::Relaxed);
-            }
-        }
     }
 
     /// Calls that change the inode need more than `O_PATH`.

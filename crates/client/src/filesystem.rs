@@ -3,9 +3,7 @@
 use crate::core::{Core, STRANGE};
 use crate::file::File;
 use crate::node::{Holding, Node};
-use nvmed_fs::{
-    FileType, Follow, FsError, OpenFlags, PATH_BYTES_MAX, RenameFlags, SetXattr, Stat, StatFs, Time,
-};
+use nvmed_fs::{Follow, FsError, OpenFlags, PATH_BYTES_MAX, RenameFlags, SetXattr, Stat, StatFs, Time};
 use nvmed_wire::{self as wire, Answer, Call, Handle, XattrCall};
 use std::sync::Arc;
 
@@ -106,9 +104,7 @@ impl FileSystem {
     ) -> Result<Arc<File>, FsError> {
         match self.core.call(&Call::Open { object, flags, mode })?.answer {
             Answer::Held { handle, stat, version, flags } => {
-                let own = stat.mode >> 12 == u32::from(FileType::File.d_type());
-                let offset = own.then_some(0);
-                Ok(Arc::new(File::new(Holding::new(&self.core, handle, (stat, version))?, flags, offset)))
+                Ok(Arc::new(File::new(Holding::new(&self.core, handle, (stat, version))?, flags, Some(0))))
             }
             _ => Err(STRANGE),
         }
@@ -210,6 +206,11 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::readlink`].
     pub fn readlink(&self, object: Object<'_>) -> Result<Vec<u8>, FsError> {
+        if let Object::At(at, path, follow) = object
+            && let Some(answer) = self.core.target_shown(at, path, follow)
+        {
+            return answer;
+        }
         self.core.bytes(&Call::Readlink(named(object)?))
     }
 
@@ -264,6 +265,11 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::get_xattr`].
     pub fn get_xattr(&self, object: Object<'_>, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        if let Some(without) = nvmed_fs::error_without_xattrs(name)
+            && let Some(answer) = self.core.plain_shown(&object)
+        {
+            return answer.and(Err(without));
+        }
         self.core.bytes(&xattr(object, XattrCall::Get(attribute(name)?))?)
     }
 
@@ -291,6 +297,9 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::list_xattr`].
     pub fn list_xattr(&self, object: Object<'_>) -> Result<Vec<u8>, FsError> {
+        if let Some(answer) = self.core.plain_shown(&object) {
+            return answer.map(|()| Vec::new());
+        }
         self.core.bytes(&xattr(object, XattrCall::List)?)
     }
 

@@ -16,6 +16,7 @@ mod file;
 mod filesystem;
 mod lanes;
 mod link;
+mod listing;
 mod lock;
 mod node;
 mod rhythm;

@@ -2,6 +2,7 @@
 
 use crate::core::{Core, STRANGE};
 use crate::file::File;
+use crate::filesystem::Object;
 use crate::link::Link;
 use crate::node::{Holding, Node};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -179,15 +180,21 @@ impl Link {
 }
 
 impl Core {
+    /// An answer that makes no call; none once the server is gone.
+    #[inline]
+    pub(crate) fn answered<T>(&self, answer: T) -> Option<T> {
+        let link = self.link();
+        link.has_server(&self.board).then(|| {
+            link.count_hit();
+            answer
+        })
+    }
+
     /// What the shelf says of a path.
     #[inline]
     pub(crate) fn find_shown(&self, at: &Node, path: &[u8], follow: Follow) -> Option<Found> {
-        let link = self.link();
-        let found = link.shelf_or_ask()?.find(at.ino(), path, follow, &self.board)?;
-        link.has_server(&self.board).then(|| {
-            link.count_hit();
-            found
-        })
+        let found = self.link().shelf_or_ask()?.find(at.ino(), path, follow, &self.board)?;
+        self.answered(found)
     }
 
     /// Whether the class may do what `mask` says at a path; none takes a call, and so does whether it may write, which
@@ -204,18 +211,48 @@ impl Core {
         (is_known && card.rights & mask == mask).then_some(Ok(()))
     }
 
+    /// All that is read of a directory or a link.
+    pub(crate) fn whole_shown(&self, ino: u64) -> Option<Vec<u8>> {
+        let whole = self.link().shelf_or_ask()?.read_whole(ino, &self.board)?;
+        self.answered(whole)
+    }
+
+    /// The target of the link at a path.
+    pub(crate) fn target_shown(
+        &self,
+        at: &Node,
+        path: &[u8],
+        follow: Follow,
+    ) -> Option<Result<Vec<u8>, FsError>> {
+        let Some(card) = self.find_shown(at, path, follow)?.card else { return Some(Err(FsError::NotFound)) };
+        let is_link = FileType::of((card.stat.mode >> 12) as u8) == Some(FileType::Symlink);
+        if is_link { self.whole_shown(card.stat.ino).map(Ok) } else { Some(Err(FsError::Invalid)) }
+    }
+
+    /// Whether something is there, and has no extended attributes; none takes a call.
+    pub(crate) fn plain_shown(&self, object: &Object<'_>) -> Option<Result<(), FsError>> {
+        let card = match *object {
+            Object::At(at, path, follow) => match self.find_shown(at, path, follow)?.card {
+                Some(card) => card,
+                None => return Some(Err(FsError::NotFound)),
+            },
+            Object::Held(node) => {
+                self.answered(self.link().shelf_or_ask()?.card(node.ino(), &self.board)?)?
+            }
+            // What it was opened for counts.
+            Object::Open(_) => return None,
+        };
+        card.plain.then_some(Ok(()))
+    }
+
     /// The status of an inode that is held: `known`, while its version stands, or what the shelf says.
     #[inline]
     pub(crate) fn status_shown(&self, ino: u64, known: &(Stat, Option<Version>)) -> Option<Stat> {
-        let link = self.link();
         let stat = match known {
             (stat, Some(version)) if self.board.has_version(*version) => *stat,
-            _ => link.shelf_or_ask()?.card(ino, &self.board)?.stat,
+            _ => self.link().shelf_or_ask()?.card(ino, &self.board)?.stat,
         };
-        link.has_server(&self.board).then(|| {
-            link.count_hit();
-            stat
-        })
+        self.answered(stat)
     }
 
     /// Opens a file by a post, if the shelf has it: none takes a call.
@@ -228,12 +265,15 @@ impl Core {
         if flags.without(POSTED_FLAGS) != OpenFlags::READ {
             return None;
         }
+        let wants_directory = flags.has(OpenFlags::DIRECTORY);
         let follow = if flags.has(OpenFlags::NOFOLLOW) { Follow::No } else { Follow::Yes };
         let found = self.find_shown(at, path, follow)?;
         let Some(card) = found.card else { return Some(Err(FsError::NotFound)) };
         let link = self.link();
         let (view, lane) = (link.shelf.view()?, link.lanes().first()?);
-        if !card.opens || view.renews_atime() && is_stale(card.stat.atime_ns) {
+        let is_directory = FileType::of((card.stat.mode >> 12) as u8) == Some(FileType::Directory);
+        let is_other = wants_directory && !is_directory;
+        if !card.opens || is_other || view.renews_atime() && is_stale(card.stat.atime_ns) {
             return None;
         }
         let slot = link.shelf.take_slot()?;

@@ -2,12 +2,19 @@
 
 mod support;
 
-use nvmed_client::{FileSystem, Object, Session};
+use core::ops::ControlFlow;
+use nvmed_client::{File, FileSystem, Object, Received, Session};
 use nvmed_dice::Dice;
-use nvmed_fs::{Credentials, Follow, FsError, OpenFlags, RenameFlags, Stat, Time, Whence};
+use nvmed_fs::{Credentials, Follow, FsError, OpenFlags, RenameFlags, SetXattr, Stat, Time, Whence};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::{NEW, PAGE, Shared, create, errno, serve};
+
+/// How many inodes shelves keep.
+fn kept(session: &Session) -> u64 {
+    let told: serde_json::Value = serde_json::from_str(&session.statistics().unwrap()).unwrap();
+    told["shelves"]["kept"].as_u64().unwrap()
+}
 
 /// How many calls of these kinds the server has answered.
 fn calls<'a>(session: &Session, kinds: &[&'a str]) -> Vec<(&'a str, u64)> {
@@ -40,6 +47,26 @@ fn whole(files: &FileSystem, path: &[u8]) -> Result<Vec<u8>, FsError> {
     Ok(bytes)
 }
 
+const DIRECTORY: OpenFlags = OpenFlags::READ.with(OpenFlags::DIRECTORY);
+
+/// The next entries of an open directory, at most so many.
+fn next_names(directory: &File, most: usize) -> Result<Vec<String>, FsError> {
+    let mut names = Vec::new();
+    directory.read_dir(&mut |entry| {
+        if names.len() == most {
+            return ControlFlow::Break(());
+        }
+        names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+        ControlFlow::Continue(())
+    })?;
+    Ok(names)
+}
+
+/// All entries of a directory.
+fn names(files: &FileSystem, path: &[u8]) -> Result<Vec<String>, FsError> {
+    next_names(&*files.open(&files.root(), path, DIRECTORY, 0)?, usize::MAX)
+}
+
 #[test]
 fn what_was_asked_before_makes_no_call() {
     let shared = serve();
@@ -47,9 +74,18 @@ fn what_was_asked_before_makes_no_call() {
     let (files, root) = (session.files(), session.files().root());
     files.mkdir(&root, b"dir", 0o755).unwrap();
     create(files, "dir/file").write(&[7; 3 * PAGE]).unwrap();
+    files.symlink(b"file", &root, b"dir/link").unwrap();
     settle(&session);
     let round = || {
         assert_eq!(stat(files, b"dir/file").unwrap().size, 3 * PAGE as u64);
+        assert_eq!(stat(files, b"dir/link").unwrap().size, 3 * PAGE as u64);
+        assert_eq!(names(files, b"dir").unwrap(), [".", "..", "file", "link"]);
+        let link = Object::At(&root, b"dir/link", Follow::No);
+        assert_eq!(files.readlink(link).unwrap(), b"file");
+        let file = Object::At(&root, b"dir/file", Follow::Yes);
+        assert_eq!(errno(files.get_xattr(file, b"security.capability")), Errno::NODATA);
+        assert_eq!(errno(files.get_xattr(file, b"system.posix_acl_access")), Errno::OPNOTSUPP);
+        assert_eq!(files.list_xattr(file).unwrap(), b"");
         assert_eq!(whole(files, b"dir/file").unwrap(), [7; 3 * PAGE]);
         assert_eq!(errno(stat(files, b"dir/none")), Errno::NOENT);
         assert_eq!(errno(files.open(&root, b"dir/none", OpenFlags::READ, 0)), Errno::NOENT);
@@ -59,13 +95,18 @@ fn what_was_asked_before_makes_no_call() {
         assert_eq!(file.seek(0, Whence::End).unwrap(), 3 * PAGE as u64);
     };
     // A read renews the access time until the clock has moved on from the change.
-    support::until("the access time is newer", || {
+    support::until("the access times are newer", || {
         round();
-        let stat = stat(files, b"dir/file").unwrap();
-        stat.atime_ns > stat.ctime_ns
+        let is_newer = |path: &&str| {
+            let stat = files.stat(&root, path.as_bytes(), Follow::No).unwrap();
+            stat.atime_ns > stat.ctime_ns
+        };
+        ["dir", "dir/file", "dir/link"].iter().all(is_newer)
     });
     (0..2).for_each(|_| round());
-    let kinds = ["stat", "open", "read", "access", "seek", "claim", "lookup", "close"];
+    let kinds = [
+        "stat", "open", "read", "access", "seek", "claim", "lookup", "close", "readdir", "readlink", "xattr",
+    ];
     let before = calls(&other, &kinds);
     (0..100).for_each(|_| round());
     assert_eq!(calls(&other, &kinds), before);
@@ -114,6 +155,109 @@ fn an_open_that_was_posted_outlives_its_name_and_its_rights() {
     let before = used();
     drop(session);
     support::until("what was unlinked is gone", || used().blocks_free >= before.blocks_free);
+}
+
+#[test]
+fn a_directory_that_was_opened_by_a_post_outlives_its_name() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    let (files, root, theirs) = (session.files(), session.files().root(), other.files());
+    settle(&session);
+    let remove: [(&str, Change<'_>); 2] = [
+        ("rmdir", &|name| theirs.rmdir(&theirs.root(), name).unwrap()),
+        ("rename", &|name| {
+            theirs.mkdir(&theirs.root(), b"new", 0o755).unwrap();
+            theirs.rename(&theirs.root(), b"new", &theirs.root(), name, RenameFlags::Replace).unwrap();
+        }),
+    ];
+    let before = kept(&other);
+    for (name, remove) in remove {
+        theirs.mkdir(&theirs.root(), name.as_bytes(), 0o755).unwrap();
+        (0..3).for_each(|_| drop(names(files, name.as_bytes()).unwrap()));
+        let opens = calls(&other, &["open"]);
+        let directory = files.open(&root, name.as_bytes(), DIRECTORY, 0).unwrap();
+        assert_eq!(calls(&other, &["open"]), opens, "{name}: it was posted");
+        remove(name.as_bytes());
+        assert_eq!(directory.stat().unwrap().nlink, 0, "{name}");
+        assert_eq!(errno(next_names(&directory, 9)), Errno::NOENT, "{name}");
+        assert_eq!(errno(files.stat(&directory.node(), b"x", Follow::Yes)), Errno::NOENT, "{name}");
+        assert_eq!(kept(&other), before, "{name}");
+    }
+}
+
+#[test]
+fn a_listing_goes_on_where_it_was_in_another_process() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    let (files, root, theirs) = (session.files(), session.files().root(), other.files());
+    settle(&session);
+    files.mkdir(&root, b"dir", 0o755).unwrap();
+    let name = |number: usize| format!("dir/{number:03}");
+    (0..200).for_each(|number| drop(create(files, &name(number))));
+    // At once, later, and not at all begun; from the shelf, and by calls.
+    for (round, taken) in [0, 1, 2, 3, 120, 202].into_iter().enumerate() {
+        support::until("the shelf has it", || {
+            names(files, b"dir").unwrap();
+            let before = calls(&other, &["readdir"]);
+            names(files, b"dir").unwrap();
+            calls(&other, &["readdir"]) == before
+        });
+        let directory = files.open(&root, b"dir", DIRECTORY, 0).unwrap();
+        let all = names(files, b"dir").unwrap();
+        let before = calls(&other, &["readdir"]);
+        let told = next_names(&directory, taken).unwrap();
+        assert_eq!(told, all[..taken.min(all.len())]);
+        assert_eq!(calls(&other, &["readdir"]), before, "round {round}: the shelf has told it");
+        // One that was told, the last that was, and one that was not, go; one comes before them.
+        let gone = [told.len().saturating_sub(20), told.len() - usize::from(taken > 0), told.len() + 5];
+        let gone: Vec<_> =
+            gone.iter().filter_map(|&at| all.get(at)).filter(|name| name.as_str() > "..").collect();
+        for name in &gone {
+            let _ = theirs.unlink(&theirs.root(), format!("dir/{name}").as_bytes());
+        }
+        drop(create(theirs, &format!("dir/!{round}")));
+        directory.share();
+        let heir = session.heir(&[(9, directory.handle().unwrap())], None, false).unwrap();
+        let (child, welcome) = Session::adopt(heir).unwrap();
+        let Received::File(theirs) = child.inherited(&welcome.held[0].1).unwrap() else { panic!() };
+        let rest = next_names(&theirs, usize::MAX).unwrap();
+        let mut due: Vec<_> = all[told.len()..].iter().filter(|name| !gone.contains(name)).collect();
+        if taken <= 2 {
+            // It comes after the dots, which may be all that was told.
+            due.retain(|name| **name != format!("!{round}"));
+        }
+        let rest: Vec<_> = rest.iter().filter(|name| **name != format!("!{round}")).collect();
+        assert_eq!(rest, due, "round {round}, after {taken}");
+    }
+}
+
+#[test]
+fn a_listing_that_is_longer_than_a_call_can_be_taken_up_anywhere() {
+    let shared = serve();
+    let session = shared.session();
+    let (files, root) = (session.files(), session.files().root());
+    files.mkdir(&root, b"dir", 0o755).unwrap();
+    (0..900).for_each(|number| drop(create(files, &format!("dir/{number:0200}"))));
+    let directory = files.open(&root, b"dir", DIRECTORY, 0).unwrap();
+    let mut cookies = Vec::new();
+    let mut all = Vec::new();
+    directory
+        .read_dir(&mut |entry| {
+            cookies.push(entry.cookie);
+            all.push(String::from_utf8(entry.name.to_vec()).unwrap());
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(all.len(), 902);
+    for at in [901, 3, 700, 699, 0, 500] {
+        directory.seek(cookies[at] as i64, Whence::Set).unwrap();
+        assert_eq!(directory.position().unwrap(), cookies[at]);
+        assert_eq!(next_names(&directory, 40).unwrap(), all[at + 1..all.len().min(at + 41)], "{at}");
+    }
+    directory.seek(0, Whence::Set).unwrap();
+    drop(create(files, "dir/new"));
+    assert_eq!(next_names(&directory, usize::MAX).unwrap().len(), 903, "it begins anew");
+    assert_eq!(errno(directory.seek(0, Whence::End)), Errno::INVAL);
 }
 
 #[test]
@@ -216,7 +360,7 @@ fn change(files: &FileSystem, dice: &mut Dice) {
     let (one, two) = (one.as_bytes(), two.as_bytes());
     let at = Object::At(&root, one, Follow::Yes);
     // Most of these fail: a name is not there, or is a directory.
-    let _ = match dice.roll(12) {
+    let _ = match dice.roll(14) {
         0 => files.mkdir(&root, one, 0o755),
         1 => files.rmdir(&root, one),
         2 => files.unlink(&root, one),
@@ -225,8 +369,11 @@ fn change(files: &FileSystem, dice: &mut Dice) {
         5 => files.link(at, &root, two),
         6 => files.symlink(two, &root, one),
         7 => files.chmod(at, dice.roll(0o1000) as u32 | 0o700),
-        8 => files.utimens(at, [Time::At(dice.roll(1 << 40) as i64), Time::Now]),
+        // An access time that is far ahead is not renewed.
+        8 => files.utimens(at, [Time::At(dice.roll(1 << 62) as i64), Time::Now]),
         9 => files.truncate(at, dice.roll(3 * PAGE as u64)),
+        10 => files.set_xattr(at, b"security.a", b"value", SetXattr::Any),
+        11 => files.remove_xattr(at, b"security.a"),
         _ => files.open(&root, one, NEW, 0o644).and_then(|file| {
             let bytes = vec![dice.next() as u8; 1 + dice.index(3 * PAGE)];
             file.pwrite(&bytes, dice.roll(2 * PAGE as u64)).map(drop)
@@ -236,7 +383,8 @@ fn change(files: &FileSystem, dice: &mut Dice) {
 
 /// What a session is told, and what the file system says, of every path that [`change`] touches.
 fn compare(files: &FileSystem, shared: &Shared, seed: u64, step: usize) {
-    let mount = shared.service.mount();
+    let (mount, root) = (shared.service.mount(), files.root());
+    let at_mount = mount.root();
     let who = Credentials { uid: rustix::process::geteuid().as_raw(), ..Credentials::ROOT };
     let parts = ["a", "b", "c"];
     let mut paths: Vec<String> = parts.iter().map(|&one| one.to_owned()).collect();
@@ -248,6 +396,31 @@ fn compare(files: &FileSystem, shared: &Shared, seed: u64, step: usize) {
             let is = mount.stat(&mount.root(), path.as_bytes(), follow, &who).map_err(|error| error.errno());
             assert_eq!(told, is, "seed {seed}, step {step}: {path}, {follow:?}");
         }
+        let listed = names(files, path.as_bytes()).map_err(|error| error.errno());
+        let is =
+            mount.open(&mount.root(), path.as_bytes(), DIRECTORY, 0, &who).map_err(|error| error.errno());
+        let is = is.map(|directory| {
+            let mut names = Vec::new();
+            let tell = &mut |entry: nvmed_fs::DirEntry<'_>| {
+                names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+                ControlFlow::Continue(())
+            };
+            directory.read_dir(tell).unwrap();
+            names
+        });
+        assert_eq!(listed, is, "seed {seed}, step {step}: entries of {path}");
+        let link = Object::At(&root, path.as_bytes(), Follow::No);
+        let told = files.readlink(link).map_err(|error| error.errno());
+        let link = nvmed_fs::Object::At(&at_mount, path.as_bytes(), Follow::No);
+        assert_eq!(told, mount.readlink(link, &who).map_err(|error| error.errno()), "{seed}, {step}: {path}");
+        let link = Object::At(&root, path.as_bytes(), Follow::Yes);
+        let told = files.list_xattr(link).map_err(|error| error.errno());
+        let link = nvmed_fs::Object::At(&at_mount, path.as_bytes(), Follow::Yes);
+        assert_eq!(
+            told,
+            mount.list_xattr(link, &who).map_err(|error| error.errno()),
+            "{seed}, {step}: {path}"
+        );
         let told = whole(files, path.as_bytes()).map_err(|error| error.errno());
         let file = mount.open(&mount.root(), path.as_bytes(), OpenFlags::READ, 0, &who);
         let is = file.map_err(|error| error.errno()).and_then(|file| {
@@ -328,7 +501,10 @@ fn nothing_is_told_once_the_server_is_gone() {
     settle(&session);
     (0..3).for_each(|_| drop(whole(session.files(), b"file").unwrap()));
     let file = session.files().open(&session.files().root(), b"file", OpenFlags::READ, 0).unwrap();
+    let directory = session.files().open(&session.files().root(), b"/", DIRECTORY, 0).unwrap();
+    assert_eq!(next_names(&directory, 1).unwrap(), ["."]);
     shared.board.set_dead();
+    assert_eq!(errno(next_names(&directory, 1)), Errno::IO);
     assert_eq!(errno(stat(session.files(), b"file")), Errno::IO);
     assert_eq!(errno(file.pread(&mut [0], 0)), Errno::IO);
     assert_eq!(errno(file.stat()), Errno::IO);

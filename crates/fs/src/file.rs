@@ -153,11 +153,11 @@ impl File {
             return Err(FsError::BadDescriptor);
         }
         let mut listing = listing.lock();
-        listing.tell(&self.core, &self.inode, self.view.root_ino(), tell)?;
+        // First, so that who looks at the inode's version when the first entry is told finds the listing's own.
         if self.stamps(self.flags()) {
             self.core.meta.accessed(&self.inode);
         }
-        Ok(())
+        listing.tell(&self.core, &self.inode, self.view.root_ino(), tell)
     }
 
     /// Whether a read through it renews the access time.

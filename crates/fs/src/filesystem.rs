@@ -79,6 +79,12 @@ impl Node {
         self.inode.kind
     }
 
+    /// Whether it has extended attributes.
+    #[must_use]
+    pub fn has_xattrs(&self) -> bool {
+        self.inode.lock().record().xattrs.is_some()
+    }
+
     /// The record locks of process `pid` on this inode go, whichever description they were set through.
     pub fn drop_record_locks(&self, pid: u32) {
         if let Some(locks) = self.inode.locks_if_any() {
@@ -87,7 +93,7 @@ impl Node {
     }
 }
 
-/// A file that stays as it is without being open: before its last name goes, the call that would remove it answers
+/// A file or directory that stays as it is without being open: before its last name goes, the call that would remove it answers
 /// [`FsError::Kept`]. Dropped outside of any lock that a call of the file system may wait for.
 #[derive(Debug)]
 pub struct Kept(Node);

@@ -89,7 +89,7 @@ pub use salvage::salvage;
 pub use status::{
     Allocate, Credentials, DirEntry, Follow, OpenFlags, RenameFlags, STATFS_MAGIC, Stat, StatFs, Time, Whence,
 };
-pub use xattr::SetXattr;
+pub use xattr::{SetXattr, error_without_xattrs};
 
 /// Symbolic links followed in one resolution: Linux's limit.
 pub const SYMLINKS_MAX: u32 = 40;

@@ -259,7 +259,7 @@ impl Core {
     /// Removes a name of a file.
     ///
     /// # Errors
-    /// [`FsError::IsDirectory`]; those of resolution and the store's.
+    /// [`FsError::IsDirectory`], [`FsError::Kept`]; those of resolution and the store's.
     pub(crate) fn unlink_at(&self, at: Start<'_>, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
         self.meta.writable()?;
         let namespace = self.names_write();
@@ -294,7 +294,7 @@ impl Core {
     ///
     /// # Errors
     /// [`FsError::NotDirectory`], [`FsError::NotEmpty`], [`FsError::Invalid`] for `.`,
-    /// [`FsError::NoName`] for the root; those of resolution and the store's.
+    /// [`FsError::NoName`] for the root, [`FsError::Kept`]; those of resolution and the store's.
     pub(crate) fn rmdir_at(&self, at: Start<'_>, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
         self.meta.writable()?;
         let _namespace = self.names_write();
@@ -311,6 +311,7 @@ impl Core {
         if !self.is_empty(victim)? {
             return Err(FsError::NotEmpty);
         }
+        not_kept(victim)?;
         let now = self.meta.now_ns();
         let (mut above, above_record) = grown(&place.directory, -1)?;
         let dropped = Dropped::begin(victim, (&place.directory, place.name()), now);
@@ -357,13 +358,13 @@ impl Core {
     }
 }
 
-/// Whether nobody keeps a file that loses its last name. The caller holds the namespace's write lock.
+/// Whether nobody keeps an inode that loses its last name. The caller holds the namespace's write lock.
 ///
 /// # Errors
 /// [`FsError::Kept`].
 pub(crate) fn not_kept(victim: &Inode) -> Result<(), FsError> {
-    let is_kept = victim.kept.load(Ordering::SeqCst) > 0 && victim.nlink() <= 1;
-    if is_kept { Err(FsError::Kept(victim.ino.0)) } else { Ok(()) }
+    let is_last = victim.kind == FileType::Directory || victim.nlink() <= 1;
+    if is_last && victim.kept.load(Ordering::SeqCst) > 0 { Err(FsError::Kept(victim.ino.0)) } else { Ok(()) }
 }
 
 /// A directory's state, locked, and its record with `more` subdirectories.

@@ -221,10 +221,7 @@ impl Core {
                         directory = next;
                         continue;
                     }
-                    Stepped::Again => {
-                        walked.through_link();
-                        continue;
-                    }
+                    Stepped::Again => continue,
                     Stepped::At(inode) => {
                         let (text, slash, name) = (walk.text, step.slash, step.name);
                         return Ok(Resolved {

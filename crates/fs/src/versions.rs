@@ -144,8 +144,8 @@ pub struct Trail {
 }
 
 impl Trail {
-    /// The versions; none when they were too many, when one of the directories was being changed, when a symbolic link
-    /// was followed, or when the file system shows no versions.
+    /// The versions; none when they were too many, when one of the directories was being changed, or when the file
+    /// system shows no versions. Symbolic links have none: where one leads never changes.
     #[must_use]
     pub fn versions(&self) -> Option<&[u64]> {
         if self.lost || self.count == 0 { None } else { Some(&self.versions[..self.count]) }
@@ -156,16 +156,12 @@ impl Trail {
 pub(crate) trait Walked {
     /// A directory is looked into.
     fn enters(&mut self, directory: &Inode);
-    /// A symbolic link is followed.
-    fn through_link(&mut self);
 }
 
 /// Nobody.
 impl Walked for () {
     #[inline]
     fn enters(&mut self, _: &Inode) {}
-    #[inline]
-    fn through_link(&mut self) {}
 }
 
 impl Walked for Trail {
@@ -177,10 +173,6 @@ impl Walked for Trail {
             }
             _ => self.lost = true,
         }
-    }
-
-    fn through_link(&mut self) {
-        self.lost = true;
     }
 }
 

@@ -59,15 +59,34 @@ fn delete_parts(change: &mut Change<'_>, ino: Ino, attribute: Attribute<'_>) {
     }
 }
 
-/// Whether `who` may do `wanted` with an attribute of this name (xattr(7), "Extended attribute namespaces").
-fn may(inode: &Inode, name: &[u8], wanted: u32, who: &Credentials<'_>) -> Result<(), FsError> {
-    let (space, rest) = match name.iter().position(|&byte| byte == b'.') {
-        Some(dot) => (&name[..dot], &name[dot + 1..]),
-        None => return Err(FsError::NotSupported),
-    };
+/// The namespace of an attribute, and its name there.
+///
+/// # Errors
+/// [`FsError::NotSupported`] without a namespace; [`FsError::AttributeName`].
+fn parts_of(name: &[u8]) -> Result<(&[u8], &[u8]), FsError> {
+    let dot = name.iter().position(|&byte| byte == b'.').ok_or(FsError::NotSupported)?;
     if name.len() > XATTR_NAME_BYTES_MAX || name.contains(&0) {
         return Err(FsError::AttributeName);
     }
+    Ok((&name[..dot], &name[dot + 1..]))
+}
+
+/// How [`crate::FileSystem::get_xattr`] fails for an inode that has no attributes, whoever asks; none where that
+/// depends on who does.
+#[must_use]
+pub fn error_without_xattrs(name: &[u8]) -> Option<FsError> {
+    match parts_of(name) {
+        Err(error) => Some(error),
+        Ok((b"user" | b"trusted", _)) => None,
+        Ok((b"security", b"")) => Some(FsError::Invalid),
+        Ok((b"security", _)) => Some(FsError::NoAttribute),
+        Ok(_) => Some(FsError::NotSupported),
+    }
+}
+
+/// Whether `who` may do `wanted` with an attribute of this name (xattr(7), "Extended attribute namespaces").
+fn may(inode: &Inode, name: &[u8], wanted: u32, who: &Credentials<'_>) -> Result<(), FsError> {
+    let (space, rest) = parts_of(name)?;
     match space {
         b"user" => {
             let plain = matches!(inode.kind, FileType::File | FileType::Directory);

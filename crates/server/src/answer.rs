@@ -7,7 +7,7 @@ use crate::session::Session;
 use crate::shelf::Question;
 use crate::statistics::{self, Done};
 use nvmed_fs::{self as fs, Credentials, Follow, FsError, Node, OpenFlags, PATH_BYTES_MAX};
-use nvmed_wire::{Answer, Call, Data, Handle, Object, XattrCall};
+use nvmed_wire::{Answer, Call, CardBytes, Data, Handle, Object, XattrCall};
 
 /// Makes `bytes` the data of an answer.
 pub(crate) fn put(data: &mut Data, bytes: &[u8]) -> u32 {
@@ -27,7 +27,7 @@ pub(crate) fn given(data: &Data, bytes: u32) -> Result<&[u8], FsError> {
 #[must_use]
 pub fn data_bytes(answer: &Answer) -> usize {
     match answer {
-        Answer::Data(bytes) | Answer::Entries(bytes) | Answer::Away(bytes) => *bytes as usize,
+        Answer::Data(bytes) | Answer::Entries { bytes, .. } | Answer::Away(bytes) => *bytes as usize,
         _ => 0,
     }
 }
@@ -99,17 +99,16 @@ impl Service {
                 Ok(Answer::FileSystem(files.statfs()))
             }
             Call::PathOf(handle) => Ok(Answer::Data(put(data, &files.path_of(&asker.node(handle)?)?))),
-            Call::Readlink(object) => {
-                let node = self.inode(asker, object)?;
-                Ok(Answer::Data(put(data, &files.readlink(fs::Object::Held(&node), &asker.who())?)))
-            }
+            Call::Readlink(object) => Ok(Answer::Data(put(data, &self.target(asker, object)?))),
             Call::Access { object, mask, real } => self.access(asker, object, mask, real),
             Call::Xattr { object, call, bytes } => self.attribute(asker, object, call, bytes, data),
             Call::Read { handle, offset, bytes } => self.read(asker.session, handle, offset, bytes, data),
             Call::Write { handle, offset, bytes, sync } => {
                 self.write(asker.session, handle, offset, given(data, bytes)?, sync)
             }
-            Call::ReadDir { handle, bytes } => self.read_directory(asker.session, handle, bytes, data),
+            Call::ReadDir { handle, after, bytes } => {
+                self.read_directory(asker.session, handle, (after, bytes), data)
+            }
             Call::Truncate { object, bytes } => self.truncate(asker, object, bytes).map(|()| Answer::Done),
             Call::Lock { handle, class, range, kind } => self.lock(asker.session, handle, class, range, kind),
             Call::LockTest { handle, class, range, kind } => {
@@ -167,19 +166,36 @@ impl Service {
         self.hold_node(asker.session, node)
     }
 
-    fn stat(&self, asker: &Asker<'_>, object: Object<'_>) -> Result<Answer, FsError> {
-        let node = match object {
+    /// As [`Service::inode`]; where the caller's class has a shelf, the answer is put on it.
+    ///
+    /// # Errors
+    /// As there.
+    fn inode_shown(&self, asker: &Asker<'_>, object: Object<'_>) -> Result<Node, FsError> {
+        match object {
             Object::Held(handle) => {
                 let node = asker.node(handle)?;
                 self.show_status(asker, &node);
-                node
+                Ok(node)
             }
             Object::Path { at, path: text, follow } => {
                 let (at, path) = (asker.node(at)?, path(text)?);
-                self.look_up_shown(asker, &Question { at: &at, path, follow })?
+                self.look_up_shown(asker, &Question { at: &at, path, follow })
             }
-        };
-        Ok(Answer::Status(node.stat()))
+        }
+    }
+
+    fn stat(&self, asker: &Asker<'_>, object: Object<'_>) -> Result<Answer, FsError> {
+        Ok(Answer::Status(self.inode_shown(asker, object)?.stat()))
+    }
+
+    fn target(&self, asker: &Asker<'_>, object: Object<'_>) -> Result<Vec<u8>, FsError> {
+        let node = self.inode_shown(asker, object)?;
+        // What it leads to never changes, but reading it renews its access time.
+        let target = asker.session.files().readlink(fs::Object::Held(&node), &asker.who())?;
+        if let Some(version) = node.version() {
+            self.show_whole(asker.session, &node, CardBytes { bytes: &target, version });
+        }
+        Ok(target)
     }
 
     fn access(
@@ -192,10 +208,7 @@ impl Service {
         let who = if real { asker.peer.real_credentials() } else { asker.who() };
         let same = !real || asker.peer.real == (asker.peer.uid, asker.peer.gid);
         let node = match object {
-            Object::Path { at, path: text, follow } if same => {
-                let (at, path) = (asker.node(at)?, path(text)?);
-                self.look_up_shown(asker, &Question { at: &at, path, follow })?
-            }
+            Object::Path { .. } if same => self.inode_shown(asker, object)?,
             Object::Path { at, path: text, follow } => {
                 asker.session.files().lookup(&asker.node(at)?, path(text)?, follow, &who)?
             }
@@ -213,8 +226,9 @@ impl Service {
         bytes: u32,
         data: &mut Data,
     ) -> Result<Answer, FsError> {
-        let (node, who, files) = (self.inode(asker, object)?, asker.who(), asker.session.files());
-        let object = fs::Object::Held(&node);
+        let is_asked = matches!(call, XattrCall::Get(_) | XattrCall::List);
+        let node = if is_asked { self.inode_shown(asker, object)? } else { self.inode(asker, object)? };
+        let (who, files, object) = (asker.who(), asker.session.files(), fs::Object::Held(&node));
         match call {
             XattrCall::Get(name) => Ok(Answer::Data(put(data, &files.get_xattr(object, name, &who)?))),
             XattrCall::List => Ok(Answer::Data(put(data, &files.list_xattr(object, &who)?))),
@@ -246,10 +260,10 @@ impl Service {
             Object::Path { at, path: text, follow } => {
                 let flags = if follow == Follow::No { flags.with(OpenFlags::NOFOLLOW) } else { flags };
                 let (at, path) = (asker.node(at)?, path(text)?);
-                let file = files.open(&at, path, flags, mode & 0o7777, &asker.who())?;
+                let opened = files.open(&at, path, flags, mode & 0o7777, &asker.who());
                 let follow = if flags.has(OpenFlags::NOFOLLOW) { Follow::No } else { Follow::Yes };
-                self.show_open(asker, &Question { at: &at, path, follow }, &file.node(), flags);
-                file
+                self.show_open(asker, &Question { at: &at, path, follow }, &opened, flags);
+                opened?
             }
         };
         // A file that was made here is empty. A cut would take the set-id bits away that the caller asked for.

@@ -27,7 +27,10 @@ impl Service {
                 let (from, to) = (asker.node(at)?, asker.node(to)?);
                 files.link(fs::Object::At(&from, path(old)?, follow), &to, path(new)?, who)
             }
-            Call::Rmdir { at, path: name } => files.rmdir(&asker.node(at)?, path(name)?, who),
+            Call::Rmdir { at, path: name } => {
+                let (at, name) = (asker.node(at)?, path(name)?);
+                self.with_nothing_kept(|| files.rmdir(&at, name, who))
+            }
             Call::Unlink { at, path: name } => {
                 let (at, name) = (asker.node(at)?, path(name)?);
                 self.with_nothing_kept(|| files.unlink(&at, name, who))

@@ -4,7 +4,7 @@ use crate::description::Description;
 use crate::peer::Peer;
 use nvmed_fs::{Follow, FsError, Kept, Node};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
-use nvmed_wire::{ServerLane, Shelf, ShelfPages};
+use nvmed_wire::{Board, ServerLane, Shelf, ShelfPages};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
@@ -124,11 +124,16 @@ impl Shelves {
         self.classes.lock().values().cloned().collect()
     }
 
-    /// The shelf of a process's class, made if it has none.
+    /// The shelf of a process's class, made if it has none; `board` counts the changes.
     ///
     /// # Errors
     /// [`FsError::NotSupported`] when there is none for it; the host has no memory.
-    pub fn of(&self, peer: &Peer, device: u64, renews_atime: bool) -> Result<Arc<ClassShelf>, FsError> {
+    pub fn of(
+        &self,
+        board: &std::sync::Arc<Board>,
+        peer: &Peer,
+        (device, renews_atime): (u64, bool),
+    ) -> Result<Arc<ClassShelf>, FsError> {
         let class = Class::of(peer);
         let mut classes = self.classes.lock();
         if let Some(shelf) = classes.get(&class) {
@@ -138,7 +143,7 @@ impl Shelves {
             return Err(FsError::NotSupported);
         }
         let same_ids = class.real == (class.uid, class.gid);
-        let shelf = Shelf::new(self.pages_max, device, (renews_atime, same_ids))?;
+        let shelf = Shelf::new(board, self.pages_max, device, (renews_atime, same_ids))?;
         let state = Mutex::new(State { shelf, kept: HashMap::new() });
         let shelf = Arc::new(ClassShelf { class: class.clone(), state });
         classes.insert(class, Arc::clone(&shelf));

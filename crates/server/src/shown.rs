@@ -11,7 +11,7 @@ use crate::shelf::{ClassShelf, Going, Note, Question};
 use nvmed_fs::versions::{Trail, Version};
 use nvmed_fs::{self as fs, Credentials, FileType, FsError, Kept, Node, OpenFlags};
 use nvmed_sys::sync::Arc;
-use nvmed_wire::{Answer, CardBytes, POSTED_FLAGS, SHELF_FILE_BYTES_MAX, ServerLane};
+use nvmed_wire::{Answer, CardBytes, Facts, POSTED_FLAGS, SHELF_FILE_BYTES_MAX, ServerLane};
 use std::sync::atomic::Ordering;
 
 /// Tries to remove a name whose file somebody keeps: each gives way to those who take a card back at this moment.
@@ -27,7 +27,7 @@ impl Service {
     /// [`FsError::NotSupported`] when it has none; the host has no memory.
     pub(crate) fn shelf(&self, session: &Session) -> Result<rustix::fd::OwnedFd, FsError> {
         let (device, renews) = (self.mount.root().stat().dev, !self.mount.statfs().read_only);
-        let shelf = self.shelves.of(&session.peer(), device, renews)?;
+        let shelf = self.shelves.of(&self.board, &session.peer(), (device, renews))?;
         let memory = rustix::io::fcntl_dupfd_cloexec(shelf.lock().shelf.readers(), 0)?;
         session.set_shelf(Some(shelf));
         Ok(memory)
@@ -48,22 +48,28 @@ impl Service {
         found
     }
 
-    /// As [`Service::look_up_shown`], after a file was opened at a path to be read: it may be opened by a post next.
+    /// As [`Service::look_up_shown`], after an open at a path: what was opened to be read may be opened by a post next,
+    /// and that there is nothing needs no call either.
     pub(crate) fn show_open(
         &self,
         asker: &Asker<'_>,
         question: &Question<'_>,
-        opened: &Node,
+        opened: &Result<std::sync::Arc<fs::File>, FsError>,
         flags: OpenFlags,
     ) {
         let Some(shelf) = shelf_of(asker) else { return };
-        if flags.without(POSTED_FLAGS) != OpenFlags::READ || opened.kind() != FileType::File {
+        let opened = match opened {
+            Ok(file) => Some(file.node()).filter(|node| is_kept_kind(node.kind())),
+            Err(FsError::NotFound) => None,
+            Err(_) => return,
+        };
+        if flags.without(POSTED_FLAGS) != OpenFlags::READ {
             return;
         }
         let mut trail = Trail::default();
         let Question { at, path, follow } = *question;
         let found = asker.session.files().trace(at, path, follow, &asker.who(), &mut trail);
-        if found.as_ref().is_ok_and(|found| found == opened) {
+        if found.as_ref().ok() == opened.as_ref() {
             self.show(asker, &shelf, question, (&found, &trail), true);
         }
     }
@@ -94,6 +100,17 @@ impl Service {
     pub(crate) fn show_status(&self, asker: &Asker<'_>, node: &Node) {
         if let Some(shelf) = shelf_of(asker) {
             self.put_card(asker, &shelf, node, false, None);
+        }
+    }
+
+    /// What a session was told of all that is read of a directory, or of a link, goes on its shelf.
+    pub(crate) fn show_whole(&self, session: &Session, node: &Node, bytes: CardBytes<'_>) {
+        let peer = session.peer();
+        let asker = Asker { session, peer: &peer };
+        if let Some(shelf) = shelf_of(&asker)
+            && bytes.bytes.len() <= SHELF_FILE_BYTES_MAX
+        {
+            self.put_card(&asker, &shelf, node, false, Some(bytes));
         }
     }
 
@@ -155,6 +172,7 @@ impl Service {
         let (stat, who, files) = (node.stat(), asker.who(), asker.session.files());
         let may = |mask: &u32| files.access(fs::Object::Held(node), *mask, &who).is_ok();
         let rights: u32 = [READS, EXECUTES].into_iter().filter(may).sum();
+        let plain = !node.has_xattrs();
         let reads = rights & READS != 0;
         if node.version() != Some(version) || bytes.is_some() && !reads {
             return;
@@ -168,8 +186,8 @@ impl Service {
             // What is not taken here is dropped below, outside of the lock.
             let is_new = !is_kept && kept.is_some() && !self.shelves.is_going(ino);
             let opens = reads && (is_new || is_kept) && !self.shelves.is_going(ino);
-            let has_place =
-                state.shelf.put_card(&stat, version, (rights, opens), bytes, &self.shelves.budget);
+            let facts = Facts { stat: &stat, version, rights, opens, plain };
+            let has_place = state.shelf.put_card(&facts, bytes, &self.shelves.budget);
             if has_place && is_new {
                 state.kept.extend(kept.take().map(|kept| (ino, kept)));
                 self.shelves.kept.fetch_add(1, Ordering::SeqCst);
@@ -329,6 +347,11 @@ impl Service {
         // Only now: until here a claim, and who takes a card back, find what is posted.
         session.set_shelf(None);
     }
+}
+
+/// Whether what is of this kind can be opened by a post.
+fn is_kept_kind(kind: FileType) -> bool {
+    matches!(kind, FileType::File | FileType::Directory)
 }
 
 /// The shelf of a caller's class; none while its process changes its ids.

@@ -21,7 +21,7 @@ const NAMES_BITS: u32 = 1;
 const EVERYWHERE: u64 = 0;
 /// Counts of changes of files' bytes. Files share them: a change of one may look like one of another.
 const FILES: usize = 4096;
-const FILES_BITS: u32 = 12;
+const FILES_BITS: u32 = 16;
 /// Versions of inodes, which share them too.
 const VERSIONS: usize = FILES + (8 << FILES_BITS);
 const VERSIONS_BITS: u32 = 16;
@@ -128,6 +128,12 @@ impl Board {
     #[must_use]
     pub fn versions(&self) -> &Arc<Counts> {
         &self.versions
+    }
+
+    /// As [`BoardView::has_version`].
+    #[must_use]
+    pub fn has_version(&self, since: Version) -> bool {
+        versions::is_unchanged(&self.memory, VERSIONS, VERSIONS_BITS, since)
     }
 
     /// As [`Board::change`], of names and attributes: no file has a mark meanwhile.

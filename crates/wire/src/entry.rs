@@ -4,10 +4,17 @@
 use nvmed_fs::{DirEntry, FileType};
 
 const HEAD_BYTES: usize = 18;
+
+/// Bytes that an entry takes there.
+#[must_use]
+pub fn entry_bytes(entry: &DirEntry<'_>) -> usize {
+    HEAD_BYTES + entry.name.len()
+}
+
 /// Appends an entry if it fits into `room` bytes with those before it; whether it did.
 pub fn put_entry(into: &mut Vec<u8>, room: usize, entry: &DirEntry<'_>) -> bool {
     let Ok(length) = u8::try_from(entry.name.len()) else { return false };
-    if into.len() + HEAD_BYTES + entry.name.len() > room {
+    if into.len() + entry_bytes(entry) > room {
         return false;
     }
     into.extend_from_slice(&entry.ino.to_le_bytes());

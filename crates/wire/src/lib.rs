@@ -24,7 +24,7 @@ mod window;
 
 pub use address::{Address, SERVER_VARIABLE, random};
 pub use board::{Board, BoardView};
-pub use entry::{entries, put_entry};
+pub use entry::{entries, entry_bytes, put_entry};
 pub use lane::{Answered, ClientLane, DATA_BYTES_MAX, LaneError, MESSAGE_BYTES_MAX, ServerLane};
 pub use message::{
     Answer, Call, Control, ControlAnswer, Handle, Inherited, LockClass, Mark, NAMED_AT_ONCE, Object,
@@ -32,7 +32,7 @@ pub use message::{
 };
 pub use opens::{Opens, POSTED_FLAGS, SLOTS, TAKEN};
 pub use request::{Data, Message, Request};
-pub use shelf::{CardBytes, SHELF_FILE_BYTES_MAX, Shelf, ShelfPages};
+pub use shelf::{CardBytes, Facts, SHELF_FILE_BYTES_MAX, Shelf, ShelfPages};
 pub use shelved::{Card, Found, ShelfView};
 pub use socket::{Listener, Peer, SOCKET_MESSAGE_BYTES_MAX, Sender, Socket, SocketError, Token};
 pub use view::{Seen, WindowView};

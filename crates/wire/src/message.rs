@@ -12,7 +12,7 @@ use nvmed_fs::{
 use serde::{Deserialize, Serialize};
 
 /// The protocol's version: a client and a server that differ do not speak to each other.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Things that one message names for an heir: 15 bytes each at most, so that a message has room for them.
 pub const NAMED_AT_ONCE: usize = 4096;
 /// Things that one message tells an heir of: 146 bytes each at most, and a working directory beside them.
@@ -272,11 +272,12 @@ pub enum Call<'a> {
         /// From where.
         whence: Whence,
     },
-    /// Entries of a directory from its offset, into the data area: [`Answer::Entries`], as [`crate::entries`] reads
-    /// them.
+    /// Entries of a directory, into the data area: [`Answer::Entries`], as [`crate::entries`] reads them.
     ReadDir {
         /// The description.
         handle: Handle,
+        /// After which cookie; none is the description's own place, which moves.
+        after: Option<u64>,
         /// Room for entries.
         bytes: u32,
     },
@@ -405,8 +406,13 @@ pub enum Answer {
     },
     /// Bytes in the data area.
     Data(u32),
-    /// Entries in the data area, so many bytes of them; none is the end.
-    Entries(u32),
+    /// Entries in the data area, so many bytes of them.
+    Entries {
+        /// Bytes.
+        bytes: u32,
+        /// Whether there are no more.
+        last: bool,
+    },
     /// The lock in the way, if any.
     Lock(Option<LockHeld>),
     /// It failed with this errno; nothing was changed unless the call's manual page says otherwise.

@@ -15,6 +15,7 @@ pub const TAKEN: u64 = 1 << 63;
 /// What an open by a post may ask for beside reading: the rest is the server's affair.
 pub const POSTED_FLAGS: OpenFlags = OpenFlags::NONBLOCK
     .with(OpenFlags::NOFOLLOW)
+    .with(OpenFlags::DIRECTORY)
     .with(OpenFlags(OFlags::CLOEXEC.union(OFlags::NOCTTY).union(OFlags::LARGEFILE).bits()));
 
 /// Whether the client ever used a slot of this lane: the server looks at the others' first lines only.

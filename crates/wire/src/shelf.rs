@@ -3,6 +3,7 @@
 //! Here is the side that writes. Every entry begins with its `seq`, which is odd while the entry is written and another
 //! one afterwards; what a reader copied between two looks at the same even `seq` is whole.
 
+use crate::board::Board;
 use crate::memory;
 use core::hash::Hasher;
 use core::sync::atomic::{Ordering, fence};
@@ -13,6 +14,7 @@ use nvmed_sys::{Mapping, Pages, QuietFd};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Bytes of the largest file whose bytes lie on a shelf. Larger ones have windows.
 pub const SHELF_FILE_BYTES_MAX: usize = FILE_PAGES * PAGE;
@@ -58,9 +60,10 @@ pub(crate) mod card {
     pub(crate) const VERSION: usize = 16;
     /// The status: 10 words, see `put_status`.
     pub(crate) const STATUS: usize = 24;
-    /// What the class may do (bits 0 to 2, as access(2) has them), whether it may be opened by a post (bit 3).
+    /// What the class may do (bits 0 to 2, as access(2) has them), whether it may be opened by a post (bit 3), whether
+    /// it has no extended attributes (bit 4).
     pub(crate) const RIGHTS: usize = STATUS + 8 * 10;
-    /// The file's count when its bytes were copied; 0: they are not here.
+    /// The file's count when its bytes were copied, of what is no file the inode's version; 0: they are not here.
     pub(crate) const BYTES_VERSION: usize = RIGHTS + 8;
     pub(crate) const BYTES: usize = BYTES_VERSION + 8;
     /// Numbers of pages, u32.
@@ -68,6 +71,7 @@ pub(crate) mod card {
     const _: () = assert!(PAGES + 4 * super::FILE_PAGES <= super::CARD_BYTES);
     /// In `RIGHTS`.
     pub(crate) const OPENS: u64 = 1 << 3;
+    pub(crate) const PLAIN: u64 = 1 << 4;
 }
 
 /// By which the places of a path are found.
@@ -101,12 +105,28 @@ pub(crate) fn words(path: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The bytes of a file that are put on a card.
+/// What a card says of an inode.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// Its status.
+    pub stat: &'a Stat,
+    /// Its version when all of this was so.
+    pub version: Version,
+    /// What the class may do, as access(2) has it: 4 reads, 2 writes, 1 executes.
+    pub rights: u32,
+    /// Whether it may be opened by a post.
+    pub opens: bool,
+    /// Whether it has no extended attributes.
+    pub plain: bool,
+}
+
+/// What is read of an inode, and put on its card: a file's bytes, a directory's entries ([`crate::entries`]), a link's
+/// target.
 #[derive(Clone, Copy, Debug)]
 pub struct CardBytes<'a> {
     /// All of them, at most [`SHELF_FILE_BYTES_MAX`].
     pub bytes: &'a [u8],
-    /// The file's count when they were read.
+    /// The file's count before they were read; of what is no file, the inode's version.
     pub version: Version,
 }
 
@@ -136,6 +156,8 @@ pub struct Shelf {
     free: Vec<u32>,
     used: u32,
     dice: Dice,
+    /// Says which entries are worth their places.
+    board: Arc<Board>,
 }
 
 impl Shelf {
@@ -144,7 +166,12 @@ impl Shelf {
     ///
     /// # Errors
     /// The host has no memory or descriptor left, or no `/proc`.
-    pub fn new(pages: usize, device: u64, (renews_atime, same_ids): (bool, bool)) -> Result<Self, Errno> {
+    pub fn new(
+        board: &Arc<Board>,
+        pages: usize,
+        device: u64,
+        (renews_atime, same_ids): (bool, bool),
+    ) -> Result<Self, Errno> {
         let pages_max = u32::try_from(pages).unwrap_or(u32::MAX);
         let memory = Mapping::shareable(PAGES + pages_max as usize * PAGE, Pages::Base)?;
         let readers = memory::read_only(&memory)?;
@@ -163,6 +190,7 @@ impl Shelf {
             free: Vec::new(),
             used: 0,
             dice: Dice::new(u64::from_ne_bytes(seed)),
+            board: Arc::clone(board),
         })
     }
 
@@ -204,8 +232,10 @@ impl Shelf {
                     && there(name::AT) == at
                     && there(name::FORM) & 0x1_0000_ffff == form_of(path, 0, follow)
         };
-        let chance = self.dice.index(WAYS);
-        let place = ways.clone().find(is_same).unwrap_or_else(|| name_set(hash) + chance * NAME_BYTES);
+        let chance = name_set(hash) + self.dice.index(WAYS) * NAME_BYTES;
+        let place =
+            ways.clone().find(is_same).or_else(|| ways.clone().find(|entry| self.is_stale_name(*entry)));
+        let place = place.unwrap_or(chance);
         self.entry(place, || {
             self.set(place + name::HASH, hash);
             self.set(place + name::AT, at);
@@ -220,36 +250,55 @@ impl Shelf {
         });
     }
 
-    /// The inode that would give way to a card of `ino`, which has none yet and finds no free place.
+    /// Whether a version that an entry depends on is another one by now.
+    fn is_stale(&self, at: usize) -> bool {
+        let version = Version::new(self.memory.u64(at).load(Ordering::Relaxed));
+        version.is_none_or(|version| !self.board.has_version(version))
+    }
+
+    fn is_stale_name(&self, entry: usize) -> bool {
+        let form = self.memory.u64(entry + name::FORM).load(Ordering::Relaxed);
+        let count = (form >> 16 & 0xffff) as usize;
+        (0..count).any(|number| self.is_stale(entry + name::VERSIONS + 8 * number))
+    }
+
+    /// The inode that would give way to a card of `ino`, which has none yet and finds no free place: one of which a
+    /// client would find nothing any more, or one that dice choose.
     pub fn gives_way(&mut self, ino: u64) -> Option<u64> {
         if self.places.contains_key(&ino) {
             return None;
         }
         let first = (card_set(ino) - CARDS) / CARD_BYTES;
         let set = &self.cards[first..first + WAYS];
-        if set.contains(&0) { None } else { Some(set[self.dice.index(WAYS)]) }
+        if set.contains(&0) {
+            return None;
+        }
+        let chance = self.dice.index(WAYS);
+        let is_stale = |way: &usize| self.is_stale(card_set(ino) + way * CARD_BYTES + card::VERSION);
+        Some(set[(0..WAYS).find(is_stale).unwrap_or(chance)])
     }
 
     /// The card of an inode, whatever was on it before; its bytes stay if `bytes` is none. False when there is no free
     /// place: see [`Shelf::gives_way`].
     pub fn put_card(
         &mut self,
-        stat: &Stat,
-        version: Version,
-        (rights, opens): (u32, bool),
+        facts: &Facts<'_>,
         bytes: Option<CardBytes<'_>>,
         more: &impl ShelfPages,
     ) -> bool {
-        let ino = stat.ino;
+        let ino = facts.stat.ino;
         let Some(at) = self.places.get(&ino).map(|place| place.at).or_else(|| self.take_place(ino)) else {
             return false;
         };
         let pages = bytes.map(|bytes| (bytes, self.pages_for(ino, bytes.bytes.len().div_ceil(PAGE), more)));
+        let flag = |is_so: bool, flag: u64| if is_so { flag } else { 0 };
+        let rights =
+            u64::from(facts.rights & 7) | flag(facts.opens, card::OPENS) | flag(facts.plain, card::PLAIN);
         self.entry(at, || {
             self.set(at + card::INO, ino);
-            self.set(at + card::VERSION, version.get());
-            self.put_status(at + card::STATUS, stat);
-            self.set(at + card::RIGHTS, u64::from(rights & 7) | if opens { card::OPENS } else { 0 });
+            self.set(at + card::VERSION, facts.version.get());
+            self.put_status(at + card::STATUS, facts.stat);
+            self.set(at + card::RIGHTS, rights);
             if let Some((bytes, has_room)) = &pages {
                 self.put_bytes(at, &self.places[&ino].pages, bytes, *has_room);
             }

@@ -29,6 +29,8 @@ pub struct Card {
     pub rights: u32,
     /// Whether it may be opened by a post.
     pub opens: bool,
+    /// Whether it has no extended attributes.
+    pub plain: bool,
 }
 
 /// What is at a path.
@@ -149,8 +151,14 @@ impl ShelfView {
         let version = Version::new(self.word(look.at + card::VERSION))?;
         let rights = self.word(look.at + card::RIGHTS);
         let stat = self.status(ino, look.at + card::STATUS);
-        let card =
-            Card { look, version, stat, rights: (rights & 7) as u32, opens: rights & card::OPENS != 0 };
+        let card = Card {
+            look,
+            version,
+            stat,
+            rights: (rights & 7) as u32,
+            opens: rights & card::OPENS != 0,
+            plain: rights & card::PLAIN != 0,
+        };
         self.is_same(look).then_some(card)
     }
 
@@ -197,27 +205,54 @@ impl ShelfView {
     #[must_use]
     pub fn read(&self, ino: u64, into: &mut [u8], offset: u64, board: &BoardView) -> Option<usize> {
         let look = self.card_of(ino)?;
-        let bytes_version = Version::new(self.word(look.at + card::BYTES_VERSION))?;
-        let version = Version::new(self.word(look.at + card::VERSION))?;
+        let (bytes_version, len) = (self.bytes_version(look)?, self.word(look.at + card::BYTES));
+        let version = self.version_to_read(look)?;
+        let len = into.len().min(usize::try_from(len.saturating_sub(offset)).unwrap_or(usize::MAX));
+        self.copy(look, &mut into[..len], offset)?;
+        (self.is_same(look) && board.has_bytes(bytes_version) && board.has_version(version)).then_some(len)
+    }
+
+    /// All that is read of a directory or of a symbolic link ([`crate::CardBytes`]); none when that takes a call.
+    #[must_use]
+    pub fn read_whole(&self, ino: u64, board: &BoardView) -> Option<Vec<u8>> {
+        let look = self.card_of(ino)?;
+        let bytes_version = self.bytes_version(look)?;
+        let version = self.version_to_read(look)?;
+        let len = usize::try_from(self.word(look.at + card::BYTES)).ok();
+        let mut whole = vec![0; len.filter(|len| *len <= shelf::SHELF_FILE_BYTES_MAX)?];
+        self.copy(look, &mut whole, 0)?;
+        (self.is_same(look) && board.has_version(bytes_version) && board.has_version(version))
+            .then_some(whole)
+    }
+
+    fn bytes_version(&self, look: Look) -> Option<Version> {
+        Version::new(self.word(look.at + card::BYTES_VERSION))
+    }
+
+    /// The inode's version, unless who reads it renews the access time.
+    fn version_to_read(&self, look: Look) -> Option<Version> {
         let status = |number: usize| self.word(look.at + card::STATUS + 8 * number) as i64;
         let (atime, mtime, ctime) = (status(6), status(7), status(8));
         if self.renews_atime && (atime <= mtime || atime <= ctime) {
             return None;
         }
-        let size = self.word(look.at + card::BYTES);
-        let len = into.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
+        Version::new(self.word(look.at + card::VERSION))
+    }
+
+    /// Copies bytes of a card, which has so many.
+    fn copy(&self, look: Look, into: &mut [u8], offset: u64) -> Option<()> {
         let mut done = 0;
-        while done < len {
+        while done < into.len() {
             let at = offset as usize + done;
             let page = self.memory.u32(look.at + card::PAGES + at / PAGE % shelf::FILE_PAGES * 4);
             let page = page.load(Ordering::Relaxed) as usize;
             if page >= self.pages {
                 return None;
             }
-            let part = (len - done).min(PAGE - at % PAGE);
+            let part = (into.len() - done).min(PAGE - at % PAGE);
             self.memory.give(PAGES + page * PAGE + at % PAGE, &mut into[done..done + part]);
             done += part;
         }
-        (self.is_same(look) && board.has_bytes(bytes_version) && board.has_version(version)).then_some(len)
+        Some(())
     }
 }

@@ -343,8 +343,8 @@ fn lock_byte(client: &Client, handle: Handle, class: LockClass, byte: usize) -> 
 /// The first names of a directory, told to a description of its own.
 fn list(client: &Client) -> Result<Handle, i32> {
     let directory = client.open("/", OpenFlags::READ.with(OpenFlags::DIRECTORY))?;
-    match client.call(&Call::ReadDir { handle: directory, bytes: 4096 }) {
-        Answer::Entries(_) => Ok(directory),
+    match client.call(&Call::ReadDir { handle: directory, after: None, bytes: 4096 }) {
+        Answer::Entries { .. } => Ok(directory),
         Answer::Failed(errno) => Err(errno),
         other => panic!("{other:?}"),
     }

@@ -182,8 +182,8 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
         (handle(), number()).prop_map(move |(handle, size)| {
             bytes(&Call::Truncate { object: Object::Held(handle), bytes: size })
         }),
-        (handle(), any::<u32>())
-            .prop_map(move |(handle, room)| bytes(&Call::ReadDir { handle, bytes: room })),
+        (handle(), any::<Option<u64>>(), any::<u32>())
+            .prop_map(move |(handle, after, room)| bytes(&Call::ReadDir { handle, after, bytes: room })),
     ]
 }
 

@@ -200,12 +200,14 @@ impl Client {
         let directory = self.open(path, OpenFlags::READ.with(OpenFlags::DIRECTORY)).unwrap();
         let mut names = Vec::new();
         loop {
-            let (answer, bytes) = self.try_call(&Call::ReadDir { handle: directory, bytes: 300 }, &[]);
-            assert_eq!(answer, Answer::Entries(bytes.len() as u32));
-            if bytes.is_empty() {
+            let call = Call::ReadDir { handle: directory, after: None, bytes: 300 };
+            let (answer, bytes) = self.try_call(&call, &[]);
+            let Answer::Entries { bytes: told, last } = answer else { panic!("{answer:?}") };
+            assert_eq!(told as usize, bytes.len());
+            names.extend(entries(&bytes).map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()));
+            if last {
                 break;
             }
-            names.extend(entries(&bytes).map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()));
         }
         self.close(directory);
         names.retain(|name| name != "." && name != "..");

@@ -44,7 +44,7 @@ fn calls() -> Vec<Call<'static>> {
         Call::Read { handle, offset: Some(1 << 50), bytes: 4096 },
         Call::Write { handle, offset: None, bytes: 1, sync: true },
         Call::Seek { handle, by: -1, whence: Whence::Hole },
-        Call::ReadDir { handle, bytes: 100 },
+        Call::ReadDir { handle, after: Some(3), bytes: 100 },
         Call::Flags { handle },
         Call::SetFlags { handle, flags: OpenFlags::APPEND },
         Call::Allocate { handle, how, offset: 1, bytes: 2 },
