@@ -2,12 +2,11 @@
 
 use crate::core::{Core, STRANGE};
 use crate::file::File;
-use crate::filesystem::Object;
 use crate::link::Link;
 use crate::node::{Holding, Node};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_fs::versions::Version;
-use nvmed_fs::{FileType, Follow, FsError, OpenFlags, Stat};
+use nvmed_fs::{FileType, Follow, FsError, Object, OpenFlags, Stat};
 use nvmed_wire::{
     Answer, BoardView, Call, Control, Found, Handle, POSTED_FLAGS, SHELF_FILE_BYTES_MAX, ShelfView,
 };
@@ -230,7 +229,7 @@ impl Core {
     }
 
     /// Whether something is there, and has no extended attributes; none takes a call.
-    pub(crate) fn plain_shown(&self, object: &Object<'_>) -> Option<Result<(), FsError>> {
+    pub(crate) fn plain_shown(&self, object: &Object<'_, Node, File>) -> Option<Result<(), FsError>> {
         let card = match *object {
             Object::At(at, path, follow) => match self.find_shown(at, path, follow)?.card {
                 Some(card) => card,

@@ -68,7 +68,7 @@ pub enum FsError {
     /// Somebody else works on it at this moment.
     #[error("somebody else works on the file at this moment; try again")]
     Busy,
-    /// The last name of a file or directory would go that somebody keeps ([`crate::Kept`]): that is to be given back first.
+    /// The last name of something would go that somebody keeps ([`crate::Kept`]): that is to be given back first.
     #[error("inode {0} is kept by a shelf, and would lose its last name; take it back, and try again")]
     Kept(u64),
     /// `.`, `..` or the root, where a name in a directory is needed.

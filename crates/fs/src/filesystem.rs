@@ -93,8 +93,8 @@ impl Node {
     }
 }
 
-/// A file or directory that stays as it is without being open: before its last name goes, the call that would remove it answers
-/// [`FsError::Kept`]. Dropped outside of any lock that a call of the file system may wait for.
+/// A file or directory that stays as it is without being open: before its last name goes, the call that would remove
+/// it answers [`FsError::Kept`]. Dropped outside of any lock that a call of the file system may wait for.
 #[derive(Debug)]
 pub struct Kept(Node);
 
