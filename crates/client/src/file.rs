@@ -134,11 +134,10 @@ impl File {
         self.holding.tell_end();
         self.tell_advice(None);
         self.with_offset(|offset| {
-            let by = i64::try_from(*offset).unwrap_or(i64::MAX);
-            let is_told = match self.holding.kind {
-                FileType::Directory => self.tell_place(offset),
-                _ => self.seek_there(by, Whence::Set).map(drop),
-            };
+            let is_told = self.to_servers_cookie(offset).and_then(|()| {
+                let by = i64::try_from(*offset).unwrap_or(i64::MAX);
+                self.seek_there(by, Whence::Set)
+            });
             // Without a server there is no offset either; one that cannot hold the description yet is not told.
             if is_told.is_ok() || !self.core().link().is_open() {
                 self.own.store(false, Ordering::Release);

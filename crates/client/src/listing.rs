@@ -142,19 +142,20 @@ impl File {
         }
     }
 
-    /// Tells the server where the description stands, before another process has it too.
+    /// Makes a cookie of what the shelf has told the server's own, before another process has the description too.
     ///
     /// # Errors
     /// The server's.
-    pub(crate) fn tell_place(&self, cookie: &mut u64) -> Result<(), FsError> {
+    pub(crate) fn to_servers_cookie(&self, cookie: &mut u64) -> Result<(), FsError> {
         let mut listing = self.listing.lock();
-        if listing.shown && *cookie > DOTS && listing.go_to(*cookie - 1) {
-            let last = listing.next().map(|entry| entry.name.to_vec());
-            if let Some(last) = last {
-                *cookie = self.cookie_of(&last)?;
-            }
+        if listing.shown
+            && *cookie > DOTS
+            && listing.go_to(*cookie - 1)
+            && let Some(last) = listing.next().map(|entry| entry.name.to_vec())
+        {
+            *cookie = self.cookie_of(&last)?;
         }
-        self.seek_there(*cookie as i64, Whence::Set).map(drop)
+        Ok(())
     }
 
     /// The cookie of the last entry that the server tells up to a name: entries come in the order of their names.

@@ -44,7 +44,7 @@ impl Holding {
         known: (Stat, Option<Version>),
     ) -> Option<Arc<Self>> {
         // The server is trusted; a kind that is none would be a newer one's.
-        let kind = FileType::of((known.0.mode >> 12) as u8)?;
+        let kind = FileType::of_mode(known.0.mode)?;
         let told = AtomicBool::new(false);
         Some(Arc::new(Self { core: Arc::clone(core), handle, posted, ino: known.0.ino, kind, known, told }))
     }

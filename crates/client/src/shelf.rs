@@ -224,7 +224,7 @@ impl Core {
         follow: Follow,
     ) -> Option<Result<Vec<u8>, FsError>> {
         let Some(card) = self.find_shown(at, path, follow)?.card else { return Some(Err(FsError::NotFound)) };
-        let is_link = FileType::of((card.stat.mode >> 12) as u8) == Some(FileType::Symlink);
+        let is_link = FileType::of_mode(card.stat.mode) == Some(FileType::Symlink);
         if is_link { self.whole_shown(card.stat.ino).map(Ok) } else { Some(Err(FsError::Invalid)) }
     }
 
@@ -270,7 +270,7 @@ impl Core {
         let Some(card) = found.card else { return Some(Err(FsError::NotFound)) };
         let link = self.link();
         let (view, lane) = (link.shelf.view()?, link.lanes().first()?);
-        let is_directory = FileType::of((card.stat.mode >> 12) as u8) == Some(FileType::Directory);
+        let is_directory = FileType::of_mode(card.stat.mode) == Some(FileType::Directory);
         let is_other = wants_directory && !is_directory;
         if !card.opens || is_other || view.renews_atime() && is_stale(card.stat.atime_ns) {
             return None;

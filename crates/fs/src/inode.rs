@@ -223,11 +223,11 @@ impl Inode {
         let told = |record: &Record| {
             (record.mode, record.uid, record.gid, record.nlink, record.blocks, record.xattrs.is_some())
         };
-        if told(&state.record) == told(&record) {
-            // Times that were told before, extents, bytes that the record holds: nobody sees them change.
-            self.publish_record(&record, charged);
-        } else {
+        // Times that were told before, extents, bytes that the record holds: nobody sees them change.
+        if self.counts.get().is_some() && told(&state.record) != told(&record) {
             self.counted(|| self.publish_record(&record, charged));
+        } else {
+            self.publish_record(&record, charged);
         }
         state.record = record;
     }

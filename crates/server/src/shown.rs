@@ -103,7 +103,7 @@ impl Service {
         }
     }
 
-    /// What a session was told of all that is read of a directory, or of a link, goes on its shelf.
+    /// All that a session has read of an inode goes on its shelf, if it is not too much.
     pub(crate) fn show_whole(&self, session: &Session, node: &Node, bytes: CardBytes<'_>) {
         let peer = session.peer();
         let asker = Asker { session, peer: &peer };
@@ -135,9 +135,6 @@ impl Service {
         (bytes, offset): (&[u8], u64),
         version: Version,
     ) {
-        let (node, peer) = (description.node(), session.peer());
-        let asker = Asker { session, peer: &peer };
-        let Some(shelf) = shelf_of(&asker) else { return };
         let size = usize::try_from(description.stat().size).unwrap_or(usize::MAX);
         let is_first_part = offset == 0 && bytes.len() < size;
         if size == 0 || size > SHELF_FILE_BYTES_MAX || is_first_part {
@@ -153,8 +150,9 @@ impl Service {
                 _ => return,
             }
         };
+        let node = description.node();
         if self.board.bytes_version(node.ino()) == Some(version) {
-            self.put_card(&asker, &shelf, &node, false, Some(CardBytes { bytes, version }));
+            self.show_whole(session, &node, CardBytes { bytes, version });
         }
     }
 

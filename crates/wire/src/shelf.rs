@@ -233,9 +233,8 @@ impl Shelf {
                     && there(name::FORM) & 0x1_0000_ffff == form_of(path, 0, follow)
         };
         let chance = name_set(hash) + self.dice.index(WAYS) * NAME_BYTES;
-        let place =
-            ways.clone().find(is_same).or_else(|| ways.clone().find(|entry| self.is_stale_name(*entry)));
-        let place = place.unwrap_or(chance);
+        let stale = || ways.clone().find(|entry| self.is_stale_name(*entry));
+        let place = ways.clone().find(is_same).or_else(stale).unwrap_or(chance);
         self.entry(place, || {
             self.set(place + name::HASH, hash);
             self.set(place + name::AT, at);

@@ -123,7 +123,7 @@ impl Side {
         let mut found = core::mem::MaybeUninit::<libc::stat>::zeroed();
         host(sys!(SYS_fstat, self.fd, found.as_mut_ptr()))?;
         // SAFETY: all its fields are integers.
-        Ok(FileType::of((unsafe { found.assume_init() }.st_mode >> 12) as u8))
+        Ok(FileType::of_mode(unsafe { found.assume_init() }.st_mode))
     }
 
     /// Where a copy begins: at the program's number, or at the position of the description. What is read in no other
