@@ -1,8 +1,8 @@
 //! Places in the stream of records: the log holds a part of it, and it only grows.
 
 use core::fmt;
-use core::ops::{Add, AddAssign, Sub};
-use nvmed_units::BLOCK_BYTES;
+use core::ops::Sub;
+use nvmed_units::{BLOCK_BYTES, place};
 
 /// Bytes of a log block before its part of the stream.
 pub(crate) const HEADER_BYTES: usize = 24;
@@ -75,58 +75,6 @@ impl StreamBlock {
     }
 }
 
-impl Add<u64> for Position {
-    type Output = Self;
+place!(Position);
 
-    #[inline]
-    fn add(self, bytes: u64) -> Self {
-        Self(self.0 + bytes)
-    }
-}
-
-impl AddAssign<u64> for Position {
-    #[inline]
-    fn add_assign(&mut self, bytes: u64) {
-        self.0 += bytes;
-    }
-}
-
-impl Sub for Position {
-    type Output = u64;
-
-    #[inline]
-    fn sub(self, from: Self) -> u64 {
-        self.0 - from.0
-    }
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Add<u64> for StreamBlock {
-    type Output = Self;
-
-    #[inline]
-    fn add(self, blocks: u64) -> Self {
-        Self(self.0 + blocks)
-    }
-}
-
-impl AddAssign<u64> for StreamBlock {
-    #[inline]
-    fn add_assign(&mut self, blocks: u64) {
-        self.0 += blocks;
-    }
-}
-
-impl Sub for StreamBlock {
-    type Output = u64;
-
-    #[inline]
-    fn sub(self, from: Self) -> u64 {
-        self.0 - from.0
-    }
-}
+place!(StreamBlock);

@@ -7,13 +7,53 @@
 
 use core::fmt;
 use core::iter::Map;
-use core::ops::{Add, AddAssign, Range, Sub};
+use core::ops::Range;
 use core::time::Duration;
 
 /// Bytes in one file-system block, one cache frame and one metadata node.
 pub const BLOCK_BYTES: usize = 4096;
 /// log2 of [`BLOCK_BYTES`].
 pub const BLOCK_SHIFT: u32 = 12;
+
+/// Makes a type a place that is counted from a first one: it can be shown, a number of steps leads to another one (`+`,
+/// `+=`), and two have a distance (`-`).
+#[macro_export]
+macro_rules! place {
+    ($place:ident) => {
+        impl ::core::fmt::Display for $place {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl ::core::ops::Add<u64> for $place {
+            type Output = Self;
+
+            /// The place so many further on.
+            #[inline]
+            fn add(self, steps: u64) -> Self {
+                Self(self.0 + steps)
+            }
+        }
+
+        impl ::core::ops::AddAssign<u64> for $place {
+            #[inline]
+            fn add_assign(&mut self, steps: u64) {
+                self.0 += steps;
+            }
+        }
+
+        impl ::core::ops::Sub for $place {
+            type Output = u64;
+
+            /// How many further on it is.
+            #[inline]
+            fn sub(self, first: Self) -> u64 {
+                self.0 - first.0
+            }
+        }
+    };
+}
 
 /// A logical block address of a namespace, in units of its LBA format (512 or 4096 bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,31 +117,7 @@ impl Block {
     }
 }
 
-impl fmt::Display for Block {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Add<u64> for Block {
-    type Output = Self;
-
-    /// The block so many further on.
-    #[inline]
-    fn add(self, blocks: u64) -> Self {
-        Self(self.0 + blocks)
-    }
-}
-
-impl Sub for Block {
-    type Output = u64;
-
-    /// How many blocks further on it is.
-    #[inline]
-    fn sub(self, first: Self) -> u64 {
-        self.0 - first.0
-    }
-}
+place!(Block);
 
 /// A page of [`BLOCK_BYTES`] bytes of a file, counted from its first: which part of the file it is, not where it lies.
 /// Of a device that is cached as a whole, its pages likewise.
@@ -138,38 +154,7 @@ impl Page {
     }
 }
 
-impl fmt::Display for Page {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Add<u64> for Page {
-    type Output = Self;
-
-    /// The page so many further on.
-    #[inline]
-    fn add(self, pages: u64) -> Self {
-        Self(self.0 + pages)
-    }
-}
-
-impl AddAssign<u64> for Page {
-    #[inline]
-    fn add_assign(&mut self, pages: u64) {
-        self.0 += pages;
-    }
-}
-
-impl Sub for Page {
-    type Output = u64;
-
-    /// How many pages further on it is.
-    #[inline]
-    fn sub(self, first: Self) -> u64 {
-        self.0 - first.0
-    }
-}
+place!(Page);
 
 /// A position in the bytes of a file, counted from its first. The end of a file is one, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -227,38 +212,7 @@ impl ByteOffset {
     }
 }
 
-impl fmt::Display for ByteOffset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Add<u64> for ByteOffset {
-    type Output = Self;
-
-    /// The offset so many bytes further on.
-    #[inline]
-    fn add(self, bytes: u64) -> Self {
-        Self(self.0 + bytes)
-    }
-}
-
-impl AddAssign<u64> for ByteOffset {
-    #[inline]
-    fn add_assign(&mut self, bytes: u64) {
-        self.0 += bytes;
-    }
-}
-
-impl Sub for ByteOffset {
-    type Output = u64;
-
-    /// How many bytes further on it is.
-    #[inline]
-    fn sub(self, first: Self) -> u64 {
-        self.0 - first.0
-    }
-}
+place!(ByteOffset);
 
 /// A device-visible address: what a controller is told in a PRP entry or a queue base.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
