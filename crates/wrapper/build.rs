@@ -1,11 +1,12 @@
 //! Links the stack unwinder into the library where the C compiler has it as an archive: a program that
-//! starts under the wrapper then loads one shared library less, which is a quarter of what it pays.
+//! starts under the wrapper then loads one shared library less, which is a quarter of what it pays. The command
+//! is built by this too, since `nvmed run` starts twice, as holder and as server.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=../wrapper/build.rs");
     let output = Command::new("cc").arg("-print-file-name=libgcc_eh.a").output();
     let Some(archive) = output.ok().and_then(|output| String::from_utf8(output.stdout).ok()) else { return };
     let archive = Path::new(archive.trim());
