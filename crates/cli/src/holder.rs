@@ -41,6 +41,14 @@ impl Holder {
         Ok(Self { memory: RunMemory::create(config)?, settings: settings(config)? })
     }
 
+    /// With logs, in which a server's clients post writes.
+    ///
+    /// # Errors
+    /// The host has no memory.
+    pub(crate) fn with_logs(self) -> Result<Self, Failure> {
+        Ok(Self { memory: self.memory.with_logs()?, ..self })
+    }
+
     /// The path by which other processes read the settings while this one lives.
     pub(crate) fn settings(&self) -> PathBuf {
         own_path(&self.settings)

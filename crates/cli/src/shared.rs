@@ -54,7 +54,7 @@ pub(crate) fn run(
     library: &Path,
     watched: Option<&Watch>,
 ) -> Result<ExitCode, Failure> {
-    let holder = Holder::begin_unseen(config)?;
+    let holder = Holder::begin_unseen(config)?.with_logs()?;
     let mut ending = Ending::begin().map_err(failed)?;
     let address = Address::random().map_err(failed)?;
     let mut server = match Beside::start(arguments, &holder, &mut ending, &address)? {

@@ -74,7 +74,11 @@ impl File {
     /// As [`nvmed_fs::File::pwrite`].
     #[inline]
     pub fn pwrite(&self, from: &[u8], offset: u64) -> Result<usize, FsError> {
-        self.write_calls(from, Some(offset), &mut |_| {})
+        let expects_sync = self.rhythm.write();
+        if !expects_sync && self.post_write(from, Some(offset)).is_some() {
+            return Ok(from.len());
+        }
+        self.write_calls(from, Some(offset), expects_sync, &mut |_| {})
     }
 
     /// Writes at the offset (with `O_APPEND` at the end, atomically up to a lane's data area) and moves it.
@@ -85,7 +89,13 @@ impl File {
     pub fn write(&self, from: &[u8]) -> Result<usize, FsError> {
         let here = self.with_offset(|offset| {
             if self.flags().has(OpenFlags::APPEND) {
-                return self.write_calls(from, None, &mut |after| *offset = after);
+                let expects_sync = self.rhythm.write();
+                let posted = if expects_sync { None } else { self.post_write(from, None) };
+                if let Some(end) = posted {
+                    *offset = end;
+                    return Ok(from.len());
+                }
+                return self.write_calls(from, None, expects_sync, &mut |after| *offset = after);
             }
             let written = self.pwrite(from, *offset)?;
             *offset += written as u64;
@@ -93,7 +103,7 @@ impl File {
         });
         match here {
             Some(written) => written,
-            None => self.write_calls(from, None, &mut |_| {}),
+            None => self.write_calls(from, None, self.rhythm.write(), &mut |_| {}),
         }
     }
 
@@ -102,10 +112,10 @@ impl File {
         &self,
         from: &[u8],
         offset: Option<u64>,
+        expects_sync: bool,
         moved: &mut dyn FnMut(u64),
     ) -> Result<usize, FsError> {
         let mut done = 0;
-        let expects_sync = self.rhythm.write();
         loop {
             let part = (from.len() - done).min(DATA_BYTES_MAX);
             let at = offset.map(|offset| offset + done as u64);

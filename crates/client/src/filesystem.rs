@@ -103,8 +103,8 @@ impl FileSystem {
         mode: u32,
     ) -> Result<Arc<File>, FsError> {
         match self.core.call(&Call::Open { object, flags, mode })?.answer {
-            Answer::Held { handle, stat, version, flags } => {
-                Ok(Arc::new(File::new(Holding::new(&self.core, handle, (stat, version))?, flags, Some(0))))
+            Answer::Held { handle, stat, version, flags, grant } => {
+                Ok(Arc::new(File::opened(Holding::new(&self.core, handle, (stat, version))?, flags, grant)))
             }
             _ => Err(STRANGE),
         }

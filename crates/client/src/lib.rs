@@ -19,6 +19,7 @@ mod link;
 mod listing;
 mod lock;
 mod node;
+mod posted;
 mod rhythm;
 mod session;
 mod shelf;

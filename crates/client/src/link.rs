@@ -3,6 +3,7 @@
 
 use crate::error::ClientError;
 use crate::lanes::{Lane, Lanes, Taken};
+use crate::posted::Posting;
 use crate::shelf::Shelf;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::FsError;
@@ -31,6 +32,7 @@ pub(crate) struct Link {
     socket: ForkLock<Option<Socket>>,
     lanes: Lanes,
     pub(crate) shelf: Shelf,
+    pub(crate) posting: Posting,
     /// Taken by who claims what was opened by a post.
     pub(crate) claims: ForkLock<()>,
     secret: [u8; SECRET_BYTES],
@@ -85,6 +87,7 @@ impl Link {
                     socket: ForkLock::new(Some(socket)),
                     lanes: Lanes::default(),
                     shelf: Shelf::default(),
+                    posting: Posting::default(),
                     claims: ForkLock::new(()),
                     secret: welcome.secret,
                     ended: AtomicBool::new(false),
@@ -113,6 +116,7 @@ impl Link {
             socket: ForkLock::new(None),
             lanes: Lanes::default(),
             shelf: Shelf::default(),
+            posting: Posting::default(),
             claims: ForkLock::new(()),
             secret: [0; SECRET_BYTES],
             ended: AtomicBool::new(true),

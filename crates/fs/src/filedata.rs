@@ -154,6 +154,8 @@ pub(crate) struct FileData {
     pub(crate) extents: Mutex<Option<Extents>>,
     /// A promise for each dirty page without a block.
     pub(crate) purse: Purse,
+    /// Promises for pages that will become dirty: [`crate::File::promise_ahead`].
+    pub(crate) advance: Purse,
     /// Blocks taken ahead of the file when it grows.
     ahead: Mutex<Ahead>,
     /// How many blocks: [`AS_MOUNTED`], or what [`crate::File::preallocate`] said.
@@ -190,6 +192,7 @@ impl FileData {
             io: Mutex::new(()),
             extents: Mutex::new(None),
             purse: Purse::default(),
+            advance: Purse::default(),
             ahead: Mutex::default(),
             prealloc_blocks: AtomicU32::new(AS_MOUNTED),
             residence: Residence::new(in_record),

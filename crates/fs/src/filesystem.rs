@@ -12,7 +12,7 @@ use crate::resolve::Last;
 use crate::status::{Credentials, Follow, OpenFlags, RenameFlags, Stat, StatFs};
 use crate::versions::{Counts, Trail, Version};
 use crate::view::View;
-use crate::{NAME_BYTES_MAX, Superblock};
+use crate::{Durability, NAME_BYTES_MAX, Superblock};
 use core::sync::atomic::Ordering;
 use nvmed_layout::{FileType, LostCopy, ROOT};
 use nvmed_mutant::Mutant;
@@ -212,6 +212,12 @@ impl FileSystem {
             id: u64::from_le_bytes(uuid[..8].try_into().expect("a UUID has sixteen bytes")),
             read_only: core.meta.writable().is_err() || self.view.is_read_only(),
         }
+    }
+
+    /// Whether each write is on the device when its call returns.
+    #[must_use]
+    pub fn writes_are_durable(&self) -> bool {
+        self.core.options.durability == Durability::Device
     }
 
     /// What the superblock says.

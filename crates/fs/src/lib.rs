@@ -50,6 +50,7 @@ mod orphan;
 mod pages;
 mod paths;
 mod permission;
+pub mod posted;
 
 mod quota;
 mod rename;

@@ -103,7 +103,10 @@ impl Count<'_> {
             let _quiet = inode.data.quiet();
             let _state = inode.lock();
             if inode.account.set(Arc::clone(self.account)).is_ok() {
-                self.account.recount(0, inode.blocks() + self.core.pages.blocks_promised(inode));
+                self.account.recount(
+                    0,
+                    inode.blocks() + self.core.pages.blocks_promised(inode) + inode.data.advance.blocks(),
+                );
             }
         }
         self.account.begin(self.blocks, self.inodes);

@@ -9,6 +9,7 @@ use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::inode::Inode;
 use crate::memory::{Memory, SizeLeft};
+use crate::posted::Left;
 use crate::view::View;
 use core::ops::{Bound, ControlFlow};
 use nvmed_cache::{Cache, Survivor};
@@ -16,7 +17,7 @@ use nvmed_layout::LayoutError;
 use nvmed_layout::keys::{self, INO_END, PREFIX_BYTES_MAX};
 use nvmed_layout::record::Entry;
 use nvmed_layout::{FileType, ROOT};
-use nvmed_units::{BLOCK_BYTES, Ino};
+use nvmed_units::{BLOCK_BYTES, ByteOffset, Ino};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -28,16 +29,18 @@ struct Named {
 
 /// Mounts a file system and writes what a dead process left in `dead` into it, durably.
 ///
-/// `parts` has memory of its own. `dead` is not changed: after a failure it can be tried again.
+/// `parts` has memory of its own. `dead` is not changed: after a failure it can be tried again. `posted` are the writes
+/// that its clients had posted, and that it has not made: they come last, in their order.
 ///
 /// # Errors
 /// Those of [`FileSystem::mount`]; what could not be written.
-pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> {
+pub fn salvage(parts: MountParts, dead: &Memory, posted: &[Left]) -> Result<FileSystem, FsError> {
     let files = FileSystem { core: Core::mount_over(parts, Some(dead))?, view: View::default() };
     let core = &files.core;
     let left: Vec<SizeLeft> = dead.sizes_left().collect();
     let mut pages: Vec<Survivor> = Cache::survivors(&dead.mapping, dead.layout.cache()).collect();
     let numbers = left.iter().map(|size| size.ino).chain(pages.iter().map(|page| Ino(page.owner)));
+    let numbers = numbers.chain(posted.iter().map(|write| write.ino));
     let found = core.salvageable(numbers.collect())?;
     // A file that the device does not take keeps no other from being saved.
     let mut result = Ok(());
@@ -56,6 +59,12 @@ pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> 
         if let Some(inode) = found.get(&size.ino) {
             // The change of the inode is this salvage; the other time a program may have set, to any.
             core.meta.touch(inode, None, Some(size.mtime_ns), None);
+        }
+    }
+    for write in posted {
+        if let Some(inode) = found.get(&write.ino) {
+            let written = core.pages.write_at(inode, &write.bytes, ByteOffset(write.offset));
+            result = result.and(written.map(drop));
         }
     }
     let synced = files.sync();

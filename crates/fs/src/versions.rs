@@ -59,6 +59,17 @@ impl Counts {
         Change::begin(self.at(place), place)
     }
 
+    /// What has this number changes from now on, until [`Counts::end`].
+    pub fn begin(&self, number: u64) {
+        core::mem::forget(self.change(number));
+    }
+
+    /// A change is over that [`Counts::begin`] began.
+    pub fn end(&self, number: u64) {
+        let place = self.place(number);
+        drop(Change { count: self.at(place), place });
+    }
+
     /// Makes a change of what has this number. Out of the way of a private mount's writes, which nobody counts.
     #[cold]
     #[inline(never)]
@@ -91,6 +102,15 @@ pub fn is_unchanged(memory: &Mapping, start: usize, bits: u32, since: Version) -
     let place = since.get() % OVER % (1 << bits);
     let count = memory.u64(start + place as usize * 8).load(Ordering::SeqCst);
     count.wrapping_add(OVER) == since.get() & !(OVER - 1)
+}
+
+/// The same, with one change under way since: nothing but that one has changed.
+#[inline]
+#[must_use]
+pub fn is_unchanged_but_for_one(memory: &Mapping, start: usize, bits: u32, since: Version) -> bool {
+    let place = since.get() % OVER % (1 << bits);
+    let count = memory.u64(start + place as usize * 8).load(Ordering::SeqCst);
+    count.wrapping_add(OVER - UNDER_WAY) == since.get() & !(OVER - 1)
 }
 
 /// A change under way.

@@ -6,7 +6,7 @@ use crate::service::Service;
 use crate::session::Session;
 use crate::shelf::Question;
 use crate::statistics::{self, Done};
-use nvmed_fs::{self as fs, Credentials, Follow, FsError, Node, OpenFlags, PATH_BYTES_MAX};
+use nvmed_fs::{self as fs, Credentials, Follow, FsError, Node, OpenFlags, PATH_BYTES_MAX, StatFs};
 use nvmed_wire::{Answer, Call, CardBytes, Data, Handle, Object, XattrCall};
 
 /// Makes `bytes` the data of an answer.
@@ -66,6 +66,7 @@ impl Service {
         let peer = session.peer();
         let asker = Asker { session, peer: &peer };
         self.mount.calls.count();
+        self.take_posted_writes();
         let mut done = self.act(&asker, call, data);
         if done.as_ref().is_err_and(|error| self.has_made_room(&asker, &call, error)) {
             done = self.act(&asker, call, data);
@@ -96,7 +97,10 @@ impl Service {
             Call::Stat(object) => self.stat(asker, object),
             Call::StatFs => {
                 self.take_all_posts();
-                Ok(Answer::FileSystem(files.statfs()))
+                // In this order: what is promised and then used is not free.
+                let ahead = self.logs.pages_promised();
+                let status = files.statfs();
+                Ok(Answer::FileSystem(StatFs { blocks_free: status.blocks_free + ahead, ..status }))
             }
             Call::PathOf(handle) => Ok(Answer::Data(put(data, &files.path_of(&asker.node(handle)?)?))),
             Call::Readlink(object) => Ok(Answer::Data(put(data, &self.target(asker, object)?))),
@@ -105,6 +109,10 @@ impl Service {
             Call::Read { handle, offset, bytes } => self.read(asker.session, handle, offset, bytes, data),
             Call::Write { handle, offset, bytes, sync } => {
                 self.write(asker.session, handle, offset, given(data, bytes)?, sync)
+            }
+            Call::Renew { handle } => {
+                let description = asker.session.description(handle)?;
+                Ok(Answer::Renewed(self.renew(asker.session, &description)))
             }
             Call::ReadDir { handle, after, bytes } => {
                 self.read_directory(asker.session, handle, (after, bytes), data)
@@ -266,6 +274,7 @@ impl Service {
                 opened?
             }
         };
+        self.end_grant(file.node().ino());
         // A file that was made here is empty. A cut would take the set-id bits away that the caller asked for.
         let cuts = cuts && !file.was_made();
         if cuts && apart {
@@ -274,7 +283,7 @@ impl Service {
             // Open for reading only, which no description can be cut through: it was cut when it was opened.
             self.resize(&file.node(), 0, || Ok(()))?;
         }
-        self.hold_file(asker.session, file)
+        self.hold_and_grant(asker.session, file)
     }
 
     fn close(
@@ -294,6 +303,9 @@ impl Service {
         if last {
             let released = session.holds().release(handle)?;
             if let Some(hold) = released {
+                if let Thing::Description(description) = &thing {
+                    self.end_grant(description.node().ino());
+                }
                 self.unmap_all(&hold);
             }
         }
@@ -317,6 +329,7 @@ fn changes_names(call: &Call<'_>) -> bool {
         | Call::Access { .. }
         | Call::Read { .. }
         | Call::Write { .. }
+        | Call::Renew { .. }
         | Call::Seek { .. }
         | Call::ReadDir { .. }
         | Call::Flags { .. }

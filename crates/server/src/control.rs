@@ -2,6 +2,7 @@
 
 use crate::connection::Connection;
 use crate::heir::inherited;
+use crate::hold::Thing;
 use crate::peer::Peer;
 use crate::server::Desk;
 use crate::session::Session;
@@ -64,6 +65,7 @@ impl Desk {
         sender: Option<Sender>,
     ) -> Result<Reply, FsError> {
         let service = &self.service;
+        service.take_posted_writes();
         match message {
             Control::Hello { version, secret, tree, again } => {
                 check(version)?;
@@ -80,6 +82,7 @@ impl Desk {
                 connection.greet(heir);
                 Ok((ControlAnswer::Welcome(welcome), Some(copy(service.board.readers())?)))
             }
+            Control::Log => Ok((ControlAnswer::Done, Some(service.log(connection.session()?)?))),
             Control::Lane => Ok((ControlAnswer::Done, Some(connection.lane(service)?))),
             Control::Heir { held, cwd, same_process } => {
                 let session = connection.session()?;
@@ -102,7 +105,12 @@ impl Desk {
             Control::Shelf => Ok((ControlAnswer::Done, Some(service.shelf(connection.session()?)?))),
             Control::Send { handle } => {
                 let session = connection.session()?;
-                let token = service.tokens.send(session.thing(handle)?, session)?;
+                let thing = session.thing(handle)?;
+                let token = service.tokens.send(thing.clone(), session)?;
+                // In this order: who holds it as a message is counted when the grant ends.
+                if let Thing::Description(description) = thing {
+                    service.end_grant(description.node().ino());
+                }
                 Ok((ControlAnswer::Done, Some(token)))
             }
             Control::Receive => {

@@ -43,13 +43,14 @@ impl Service {
         sync: bool,
     ) -> Result<Answer, FsError> {
         let description = session.description(handle)?;
+        self.end_grant(description.node().ino());
         let (written, offset, count) = self.write_there(&description, offset, from)?;
         let durable = if sync { self.sync_at_once(&description, count) } else { None };
         Ok(Answer::Written { bytes: written as u32, offset, durable })
     }
 
     /// How much was written, the offset after it, and the file's count then, unless others change it too.
-    fn write_there(
+    pub(crate) fn write_there(
         &self,
         description: &Description,
         offset: Option<u64>,
@@ -118,6 +119,7 @@ impl Service {
         bytes: u64,
         change: impl FnOnce() -> Result<T, FsError>,
     ) -> Result<T, FsError> {
+        self.end_grant(node.ino());
         self.windows.change(node.ino(), |before| bytes.min(before)..before, change, || node.stat().size)
     }
 
@@ -132,6 +134,7 @@ impl Service {
             }
             Call::SetFlags { handle, flags } => {
                 let description = session.description(handle)?;
+                self.end_grant(description.node().ino());
                 // A write looks at them more than once, and the window is told what it saw first.
                 let _unchanged = self.windows.unchanged(description.node().ino());
                 description.set_flags(flags)?;
@@ -139,6 +142,7 @@ impl Service {
             Call::Allocate { handle, how, offset, bytes } => {
                 let description = session.description(handle)?;
                 let node = description.node();
+                self.end_grant(node.ino());
                 let range = offset..offset.saturating_add(bytes);
                 let change = || description.fallocate(how, offset, bytes);
                 self.windows.change(node.ino(), |_| range, change, || node.stat().size)?;

@@ -105,6 +105,7 @@ impl Service {
         // A forked process has what its parent has as often; one that was executed is told of it once.
         heir.holds().add(handle, thing.clone(), if same_process { 1 } else { count })?;
         let Thing::Description(description) = thing else { return Ok(()) };
+        self.end_grant(description.node().ino());
         if same_process {
             // Mappings do not outlive an exec.
             return Ok(());

@@ -60,6 +60,9 @@ pub(crate) fn serve(service: &Service, session: &Session, lane: &ServerLane) -> 
         service.take_posts(session, lane)?;
         // A mistake of ours in one call is that call's failure, not a client that waits for ever.
         let answered = service.mount.guarded(|| service.answer(session, call, data));
+        if service.has_strange_posts(session) {
+            return Err(LaneError::Log);
+        }
         let answer = answered.unwrap_or(Answer::Failed(Errno::IO.raw_os_error()));
         lane.answer(&answer, data.room(data_bytes(&answer)))?;
     }

@@ -24,6 +24,7 @@ mod names;
 mod owner;
 mod peer;
 mod post;
+mod posted;
 mod server;
 mod service;
 mod session;

@@ -65,6 +65,7 @@ impl Service {
             return Err(FsError::Access);
         }
         let ino = description.node().ino();
+        self.end_grant(ino);
         self.maps.begin(ino, description.stat().blocks_512.saturating_mul(512), user)?;
         if write {
             self.windows.stored(ino);

@@ -24,6 +24,7 @@ impl Service {
 
     /// Does the closes that all clients have posted; whether there were any.
     pub(crate) fn take_all_posts(&self) -> bool {
+        self.take_posted_writes();
         let sessions: Vec<_> = self.sessions.lock().values().cloned().collect();
         let mut any = false;
         for session in sessions {
@@ -59,6 +60,6 @@ impl Service {
             }),
             _ => false,
         };
-        unchanged && self.take_all_posts()
+        unchanged && (self.take_all_posts() | self.end_grants())
     }
 }

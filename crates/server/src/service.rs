@@ -8,6 +8,7 @@ use crate::lane::Served;
 use crate::map::Maps;
 use crate::owner::{Owner, Owners};
 use crate::peer::Peer;
+use crate::posted::Logs;
 use crate::session::Session;
 use crate::share::{Limits, Resource, Shares};
 use crate::shelf::Shelves;
@@ -41,6 +42,7 @@ pub struct Service {
     pub(crate) owners: Owners,
     pub(crate) windows: Windows,
     pub(crate) shelves: Shelves,
+    pub(crate) logs: Logs,
     pub(crate) maps: Maps,
     pub(crate) tokens: Tokens,
     pub(crate) statistics: Statistics,
@@ -68,6 +70,7 @@ impl Service {
             owners: Owners::default(),
             windows: Windows::new(Arc::clone(&board), window_bytes),
             shelves: Shelves::new(is_run, window_bytes / 2),
+            logs: Logs::new(is_run),
             maps: Maps::default(),
             board,
             tokens: Tokens::default(),
@@ -170,6 +173,7 @@ impl Service {
     pub fn end(&self, session: &Session) {
         // `bury` finds it in the list until its locks are gone, and waits here for the thread that ends it.
         let _ending = session.ending.lock();
+        self.end_log(session);
         let held = session.end();
         held.iter().for_each(|hold| self.unmap_all(hold));
         drop(held);
@@ -276,6 +280,19 @@ impl Service {
         self.hold_description(session, &description)
     }
 
+    /// As [`Service::hold_file`], for who opened it; it may be granted to post the file's writes.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn hold_and_grant(&self, session: &Session, file: Arc<File>) -> Result<Answer, FsError> {
+        let description = Description::new(self.handle(), file, Arc::clone(&self.board));
+        let mut held = self.hold_description(session, &description)?;
+        if let Answer::Held { grant, .. } = &mut held {
+            *grant = self.grant(session, &description);
+        }
+        Ok(held)
+    }
+
     /// Has a session hold an open description that nobody holds yet.
     ///
     /// # Errors
@@ -299,7 +316,7 @@ fn status(node: &Node) -> (Stat, Option<Version>) {
 }
 
 fn held(handle: Handle, (stat, version): (Stat, Option<Version>), flags: OpenFlags) -> Answer {
-    Answer::Held { handle, stat, version, flags }
+    Answer::Held { handle, stat, version, flags, grant: None }
 }
 
 #[cfg(test)]

@@ -33,6 +33,8 @@ pub struct Session {
     shelf: Mutex<Option<Arc<ClassShelf>>>,
     /// Opens that its process has posted, and the server has taken over.
     pub(crate) notes: Mutex<Vec<Note>>,
+    /// The number of the log in which its process posts writes.
+    pub(crate) log: OnceLock<usize>,
     /// Of its user's, until it ends.
     pub(crate) share: Mutex<Option<Share>>,
     /// Of an heir that was not adopted yet.
@@ -68,6 +70,7 @@ impl Session {
             user,
             shelf: Mutex::default(),
             notes: Mutex::default(),
+            log: OnceLock::new(),
             sent: Arc::default(),
             share: Mutex::new(Some(share)),
             inheritance: Mutex::default(),

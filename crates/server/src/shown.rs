@@ -299,6 +299,7 @@ impl Service {
         if let Some(node) = node
             && let Ok(file) = asker.session.files().open_node(&node, flags, &asker.who())
         {
+            self.end_grant(ino);
             return self.hold_file(asker.session, file);
         }
         // It was taken back meanwhile.

@@ -12,9 +12,9 @@ type Latency = Buckets<LATENCY_STEPS, LATENCY_GROUPS>;
 const LATENCY_STEPS: usize = 8;
 const LATENCY_GROUPS: usize = 32;
 
-/// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, and writes that come with their
-/// sync.
-pub const KINDS: [&str; 36] = [
+/// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, writes that come with their sync,
+/// and those that were posted.
+pub const KINDS: [&str; 38] = [
     "ping",
     "lookup",
     "open",
@@ -51,7 +51,12 @@ pub const KINDS: [&str; 36] = [
     "write_sync",
     "flags",
     "claim",
+    "write_posted",
+    "renew",
 ];
+
+/// The kind of a write that was posted: a call that nobody waited for.
+pub(crate) const POSTED_WRITE: usize = 36;
 
 /// Which of [`KINDS`] a call is.
 pub(crate) fn kind(call: &Call<'_>) -> usize {
@@ -92,6 +97,7 @@ pub(crate) fn kind(call: &Call<'_>) -> usize {
         Call::Lock { .. } => 31,
         Call::LockTest { .. } => 32,
         Call::Claim { .. } => 35,
+        Call::Renew { .. } => 37,
     }
 }
 
@@ -105,6 +111,7 @@ pub(crate) struct Counts {
     errors: AtomicU64,
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
+    posted_writes: AtomicU64,
     /// Lanes that are served now: in them the client counts the reads that windows answer.
     lanes: Mutex<Vec<Arc<ServerLane>>>,
     /// Such reads, and their bytes, of lanes that are served no more.
@@ -189,6 +196,12 @@ impl Counts {
         add(&self.bytes_written, done.written);
     }
 
+    /// A write that was posted is made.
+    pub(crate) fn posted(&self, bytes: u64) {
+        add(&self.posted_writes, 1);
+        add(&self.bytes_written, bytes);
+    }
+
     /// A lane is served from now on.
     pub(crate) fn lane_begins(&self, lane: &Arc<ServerLane>) {
         self.lanes.lock().push(Arc::clone(lane));
@@ -238,6 +251,7 @@ impl Counts {
             "errors": get(&self.errors),
             "bytes_read": get(&self.bytes_read),
             "bytes_written": get(&self.bytes_written),
+            "posted_writes": get(&self.posted_writes),
             "lanes": self.lanes.lock().len(),
         })
     }

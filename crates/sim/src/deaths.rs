@@ -71,8 +71,8 @@ fn examine(recording: &Recording, death: &Death, cut: bool, mut dice: Dice) -> R
     let options = MountOptions { clock: recording.setting.options.clock, ..MountOptions::default() };
     let parts = memory().and_then(|memory| parts(&disk, memory, options.clone()));
     let parts = parts.map_err(|error| error.to_string())?;
-    let files =
-        salvage(parts, &laid_out(Arc::clone(&death.memory))).map_err(|error| format!("salvage: {error}"))?;
+    let files = salvage(parts, &laid_out(Arc::clone(&death.memory)), &[])
+        .map_err(|error| format!("salvage: {error}"))?;
     let (salvaged, from) = (disk.recorded(), now());
     let found = Survey::of(&files).map_err(|ended| ended.to_string())?;
     found.check(&model)?;

@@ -29,7 +29,7 @@ pub use error::{PartitionError, StackError};
 pub use mount::{Mount, Surroundings, mount, salvage, salvage_watched};
 pub use nvmed_fs::Durability;
 pub use partition::{PartitionOptions, ServedPartition};
-pub use run::{RUN_MEMORY_VARIABLE, RunMemory, Unfinished};
+pub use run::{LOGS, RUN_MEMORY_VARIABLE, RunMemory, Unfinished};
 pub use serve::ServedDevice;
 pub use spec::{
     DeviceSpec, FlushTo, Medium, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec, VirtualSpec,

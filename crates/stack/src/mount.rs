@@ -6,6 +6,7 @@ use crate::error::StackError;
 use crate::flusher::Flusher;
 use crate::run::{RunMemory, State};
 use crate::statistics::{self, Calls};
+use nvmed_fs::posted::{LEDGER_BYTES, LOG_BYTES, Log};
 use nvmed_fs::{FileSystem, FormatOptions, FsError, Memory, MemoryLayout, MountOptions, MountParts};
 use nvmed_io::Device;
 use nvmed_sys::sync::{Arc, Mutex};
@@ -113,7 +114,8 @@ pub fn salvage_watched(
     let fail = |error| StackError::Fs { device: name.clone(), error };
     let memory = private_memory(config)?;
     let parts = MountParts { device: Arc::clone(&device), memory, options: options(config) };
-    let files = nvmed_fs::salvage(parts, &run.memory()).map_err(fail)?;
+    let posted = run.posted().map_err(|errno| fail(errno.into()))?;
+    let files = nvmed_fs::salvage(parts, &run.memory(), &posted).map_err(fail)?;
     files.unmount().map_err(fail)?;
     device.shutdown().map_err(|error| StackError::Io { device: name.clone(), error })?;
     run.end();
@@ -137,6 +139,20 @@ impl Mount {
             run.end();
         }
         Ok(())
+    }
+
+    /// The log of posted writes with this number, below [`LOGS`], which outlives this process where the run's memory
+    /// does; none where every program has a mount of its own.
+    ///
+    /// # Errors
+    /// The host has no room for it.
+    pub fn log(&self, number: usize) -> Result<Option<Log>, FsError> {
+        let Some(run) = &self.run else {
+            let memory = Mapping::shareable(LOG_BYTES, Pages::Base)?;
+            let ledger = Mapping::anonymous(LEDGER_BYTES, Pages::Base)?;
+            return Ok(Some(Log::new(memory, Arc::new(ledger), 0)));
+        };
+        Ok(run.log(number)?)
     }
 
     /// The device's string.

@@ -5,14 +5,19 @@
 //! may close every descriptor that it inherits, and still find it. Page 0 is the header; the file
 //! system's memory starts at 2 MiB, so that huge pages fit. One program at a time has it: the owner holds a
 //! POSIX record lock, which the kernel drops when the process ends, however it ends.
+//!
+//! Where a server answers for the run, the holder has logs of posted writes, too, a file each, since a client is
+//! given one alone; their ledger is page 1 (docs/spec/posted-writes.md).
 
 use crate::config::Config;
 use crate::error::StackError;
 use crate::spec::DeviceSpec;
+use nvmed_fs::posted::{self, LEDGER_BYTES, LOG_BYTES, Left, Log};
 use nvmed_fs::{Memory, MemoryLayout};
 use nvmed_sys::{Mapping, Pages, QuietFd};
 use nvmed_uring::DeviceLock;
 use nvmed_vdev::ImageLock;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
@@ -29,6 +34,11 @@ const AT_MAGIC: usize = 0;
 const AT_STATE: usize = 8;
 const AT_OWNER: usize = 12;
 const AT_CACHE_BYTES: usize = 16;
+/// The holder's descriptors of the logs, u32 each; 0 is none.
+const AT_LOGS: usize = 64;
+const LEDGER_OFFSET: u64 = 4096;
+/// Logs of posted writes that a run has.
+pub const LOGS: usize = 16;
 
 /// What the memory holds, by the header's state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +67,10 @@ pub struct RunMemory {
     header: Mapping,
     memory: Arc<Mapping>,
     cache_bytes: u64,
+    /// `/proc/PID/fd` of the holder.
+    holder: PathBuf,
+    /// The logs, in the holder.
+    logs: Vec<QuietFd>,
     /// The device's lock, in the holder.
     _lock: Option<Lock>,
 }
@@ -95,19 +109,72 @@ impl RunMemory {
         let fd =
             rustix::fs::memfd_create("nvmed-run", MemfdFlags::CLOEXEC).map(QuietFd::new).map_err(fail)?;
         rustix::fs::ftruncate(&fd, MEMORY_OFFSET + layout.total_bytes() as u64).map_err(fail)?;
-        let header = Mapping::shared(rustix::fd::AsFd::as_fd(&fd), 0, 4096, Pages::Base).map_err(fail)?;
+        let header = Mapping::shared(fd.as_fd(), 0, 4096, Pages::Base).map_err(fail)?;
         header.u64(AT_CACHE_BYTES).store(config.cache_bytes, Ordering::Relaxed);
         header.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
-        let memory = Self::map(fd, header).map_err(fail)?;
+        let pid = rustix::process::getpid().as_raw_nonzero();
+        let memory = Self::map(fd, header, format!("/proc/{pid}/fd").into()).map_err(fail)?;
         Ok(Self { _lock: lock, ..memory })
+    }
+
+    /// With logs of posted writes, for a server's clients.
+    ///
+    /// # Errors
+    /// The host has no room for them.
+    pub fn with_logs(mut self) -> Result<Self, StackError> {
+        for at in 0..LOGS {
+            let made = rustix::fs::memfd_create("nvmed-log", MemfdFlags::CLOEXEC).map(QuietFd::new);
+            let log = made.and_then(|log| rustix::fs::ftruncate(&log, LOG_BYTES as u64).map(|()| log));
+            let log = log.map_err(|errno| StackError::RunMemory { path: "memfd".to_owned(), errno })?;
+            self.header.u32(AT_LOGS + at * 4).store(log.as_raw_fd().cast_unsigned(), Ordering::Release);
+            self.logs.push(log);
+        }
+        Ok(self)
     }
 
     /// The path by which programs below find the memory while the caller lives.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        use rustix::fd::AsRawFd;
-        let pid = rustix::process::getpid().as_raw_nonzero();
-        PathBuf::from(format!("/proc/{pid}/fd/{}", self.fd.as_raw_fd()))
+        self.holder.join(self.fd.as_raw_fd().to_string())
+    }
+
+    /// The file of a log of posted writes; none in a run without.
+    fn log_file(&self, log: usize) -> Result<Option<OwnedFd>, Errno> {
+        let number = self.header.u32(AT_LOGS + log * 4).load(Ordering::Acquire);
+        if number == 0 {
+            return Ok(None);
+        }
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        rustix::fs::open(self.holder.join(number.to_string()), flags, Mode::empty()).map(Some)
+    }
+
+    fn ledger(&self) -> Result<Mapping, Errno> {
+        Mapping::shared(self.fd.as_fd(), LEDGER_OFFSET, LOGS * LEDGER_BYTES, Pages::Base)
+    }
+
+    /// A log of posted writes, for the server; none in a run without.
+    ///
+    /// # Errors
+    /// The host has no room for it; the holder is gone.
+    pub(crate) fn log(&self, log: usize) -> Result<Option<Log>, Errno> {
+        let Some(file) = self.log_file(log)? else { return Ok(None) };
+        let memory = Mapping::backed(file, 0, LOG_BYTES, Pages::Base)?;
+        Ok(Some(Log::new(memory, Arc::new(self.ledger()?), log * LEDGER_BYTES)))
+    }
+
+    /// The writes that were posted, and that a dead server has not made.
+    ///
+    /// # Errors
+    /// What the host answers.
+    pub(crate) fn posted(&self) -> Result<Vec<Left>, Errno> {
+        let ledger = self.ledger()?;
+        let mut all = Vec::new();
+        for at in 0..LOGS {
+            let Some(file) = self.log_file(at)? else { continue };
+            let log = Mapping::shared(file.as_fd(), 0, LOG_BYTES, Pages::Base)?;
+            all.append(&mut posted::left(&log, &ledger, at * LEDGER_BYTES));
+        }
+        Ok(all)
     }
 
     /// Opens the memory that the environment names.
@@ -118,7 +185,7 @@ impl RunMemory {
         let fail = |errno| StackError::RunMemory { path: path.to_owned(), errno };
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map(QuietFd::new).map_err(fail)?;
-        let header = Mapping::shared(rustix::fd::AsFd::as_fd(&fd), 0, 4096, Pages::Base).map_err(fail)?;
+        let header = Mapping::shared(fd.as_fd(), 0, 4096, Pages::Base).map_err(fail)?;
         let size = rustix::fs::fstat(&fd).map_err(fail)?.st_size as u64;
         if size < MEMORY_OFFSET || header.u64(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
             return Err(fail(Errno::INVAL));
@@ -127,16 +194,17 @@ impl RunMemory {
         if size != MEMORY_OFFSET + layout.total_bytes() as u64 {
             return Err(fail(Errno::INVAL));
         }
-        Self::map(fd, header).map_err(fail)
+        let holder = Path::new(path).parent().unwrap_or(Path::new("/")).to_owned();
+        Self::map(fd, header, holder).map_err(fail)
     }
 
-    fn map(fd: QuietFd, header: Mapping) -> Result<Self, Errno> {
+    fn map(fd: QuietFd, header: Mapping, holder: PathBuf) -> Result<Self, Errno> {
         let cache_bytes = header.u64(AT_CACHE_BYTES).load(Ordering::Relaxed);
         let bytes = MemoryLayout::new(cache_bytes).total_bytes();
         // A copy of the descriptor stays with the mapping, for a device in another process to map it too.
         let kept = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
         let memory = Mapping::backed(kept, MEMORY_OFFSET, bytes, Pages::Huge)?;
-        Ok(Self { fd, header, memory: Arc::new(memory), cache_bytes, _lock: None })
+        Ok(Self { fd, header, memory: Arc::new(memory), cache_bytes, holder, logs: Vec::new(), _lock: None })
     }
 
     /// The file system's part.

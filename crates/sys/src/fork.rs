@@ -39,6 +39,13 @@ impl<T> ForkLock<T> {
         ForkGuard(self)
     }
 
+    /// Takes it, if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Option<ForkGuard<'_, T>> {
+        let taken = self.word.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then_some(ForkGuard(self))
+    }
+
     /// Takes it until [`ForkLock::release`]; meanwhile nobody reaches the value.
     pub fn hold(&self) {
         self.take();

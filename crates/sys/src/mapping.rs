@@ -349,6 +349,16 @@ impl Mapping {
     /// As [`Mapping::read`].
     #[inline]
     pub fn take(&self, offset: usize, src: &[u8]) {
+        let _ = self.takes(offset, src);
+    }
+
+    /// As [`Mapping::take`]; whether all of it was there.
+    ///
+    /// # Panics
+    /// As [`Mapping::read`].
+    #[inline]
+    #[must_use]
+    pub fn takes(&self, offset: usize, src: &[u8]) -> bool {
         let dst = self.at(offset, src.len());
         // SAFETY: as for `write`.
         let left = unsafe { door::transfer(dst, src.as_ptr(), src.len()) };
@@ -356,6 +366,7 @@ impl Mapping {
             self.fill(offset + src.len() - left, left, 0);
             door::note(src.as_ptr().addr() + src.len() - left);
         }
+        left == 0
     }
 
     /// Sets `len` bytes from `offset` to `byte`.

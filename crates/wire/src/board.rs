@@ -270,6 +270,12 @@ impl BoardView {
         versions::is_unchanged(&self.memory, VERSIONS, VERSIONS_BITS, since)
     }
 
+    /// Whether the inode that had this version has one change under way since, and no other was made.
+    #[must_use]
+    pub fn has_version_but_for_one(&self, since: Version) -> bool {
+        versions::is_unchanged_but_for_one(&self.memory, VERSIONS, VERSIONS_BITS, since)
+    }
+
     /// Changes whenever a lock is released: read it before the try.
     #[must_use]
     pub fn locks_released(&self) -> u32 {

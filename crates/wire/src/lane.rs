@@ -69,6 +69,9 @@ pub enum LaneError {
     /// More posts than there is room for.
     #[error("{0} posts wait in a lane that has room for {POSTS_MAX}", POSTS_MAX = post::POSTS_MAX)]
     Posts(u32),
+    /// The log of posted writes holds what is no write, or one of a file that was not granted.
+    #[error("what is posted in the log is no write of a file that was granted")]
+    Log,
     /// The message is none of the protocol's, or too long for the area.
     #[error("a message that is none of the protocol's, or too long")]
     Message,

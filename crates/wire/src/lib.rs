@@ -28,7 +28,7 @@ pub use entry::{entries, entry_bytes, put_entry};
 pub use lane::{Answered, ClientLane, DATA_BYTES_MAX, LaneError, MESSAGE_BYTES_MAX, ServerLane};
 pub use message::{
     Answer, Call, Control, ControlAnswer, Handle, Inherited, LockClass, Mark, NAMED_AT_ONCE, Object,
-    SECRET_BYTES, TOLD_AT_ONCE, Times, VERSION, Welcome, XattrCall,
+    PAGES_GRANTED, SECRET_BYTES, TOLD_AT_ONCE, Times, VERSION, Welcome, XattrCall,
 };
 pub use opens::{Opens, POSTED_FLAGS, SLOTS, TAKEN};
 pub use request::{Data, Message, Request};

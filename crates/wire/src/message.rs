@@ -4,6 +4,7 @@
 //! names that an answer returns go through the lane's data area. Paths are bytes without a NUL, resolved from a held
 //! directory. A call names no user: the server has the ids of the session's process from the kernel.
 
+use nvmed_fs::posted::Grant;
 use nvmed_fs::versions::Version;
 use nvmed_fs::{
     Advice, Allocate, Follow, LockHeld, LockKind, LockRange, OpenFlags, RenameFlags, SetXattr, Stat, StatFs,
@@ -12,7 +13,9 @@ use nvmed_fs::{
 use serde::{Deserialize, Serialize};
 
 /// The protocol's version: a client and a server that differ do not speak to each other.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
+/// Pages that a grant of posted writes may newly touch, until it is renewed.
+pub const PAGES_GRANTED: u64 = 64;
 /// Things that one message names for an heir: 15 bytes each at most, so that a message has room for them.
 pub const NAMED_AT_ONCE: usize = 4096;
 /// Things that one message tells an heir of: 146 bytes each at most, and a working directory beside them.
@@ -263,6 +266,11 @@ pub enum Call<'a> {
         /// Whether an fdatasync is expected to follow: it is made at once.
         sync: bool,
     },
+    /// The log is full, or what was granted is used up: [`Answer::Renewed`].
+    Renew {
+        /// The description.
+        handle: Handle,
+    },
     /// Moves the offset: [`Answer::Count`].
     Seek {
         /// The description.
@@ -388,7 +396,11 @@ pub enum Answer {
         version: Option<Version>,
         /// The flags of an open description, as `F_GETFL` shows them.
         flags: OpenFlags,
+        /// The right to post its writes; the version is that before the change which that is.
+        grant: Option<Grant>,
     },
+    /// Whether writes of the description may be posted as before, to [`PAGES_GRANTED`] more pages.
+    Renewed(bool),
     /// The status.
     Status(Stat),
     /// The file system's status.
@@ -443,6 +455,8 @@ pub enum Control {
     },
     /// Asks for another lane; the answer brings its memory.
     Lane,
+    /// Asks for a log to post writes in; the answer brings its memory. `ENOTSUP` when there is none.
+    Log,
     /// A session for a process that is about to be made or executed; its socket comes along. It holds all that is
     /// named here, at most [`NAMED_AT_ONCE`], and what they stand for, from now on.
     Heir {

@@ -221,6 +221,14 @@ impl Purse {
         Reservation { ledger, blocks }
     }
 
+    /// Takes promises back, if there are so many.
+    #[inline]
+    pub(crate) fn try_take<'a>(&self, ledger: &'a Ledger, blocks: u64) -> Option<Reservation<'a>> {
+        let fewer = |now: u64| now.checked_sub(blocks);
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).ok()?;
+        Some(Reservation { ledger, blocks })
+    }
+
     /// Takes all promises back.
     pub(crate) fn take_all<'a>(&self, ledger: &'a Ledger) -> Reservation<'a> {
         Reservation { ledger, blocks: self.0.swap(0, Ordering::SeqCst) }

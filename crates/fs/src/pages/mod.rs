@@ -130,6 +130,7 @@ impl Pages {
         let dirty = data.object.dirty_pages();
         assert_eq!(dirty, 0, "inode {} leaves memory and has dirty pages", inode.ino);
         drop(PagePromise::all_taken_back(self, inode));
+        self.give_back_ahead(inode);
         self.drop_prealloc(inode);
         if let Some(slot) = data.slot.lock().take() {
             self.slots.put_back(slot);

@@ -28,6 +28,22 @@ impl<'a> PagePromise<'a> {
         Ok(Self { inode, blocks })
     }
 
+    /// One that was made ahead, if there is any.
+    fn made_ahead(of: &'a Pages, inode: &'a Inode) -> Option<Self> {
+        let blocks = inode.data.advance.try_take(&of.meta.blocks.ledger, 1)?;
+        Some(Self { inode, blocks })
+    }
+
+    /// Those that were made ahead and not used.
+    pub(super) fn all_made_ahead(of: &'a Pages, inode: &'a Inode) -> Self {
+        Self { inode, blocks: inode.data.advance.take_all(&of.meta.blocks.ledger) }
+    }
+
+    /// Pages will become dirty that have this promise.
+    fn keep_ahead(mut self) {
+        self.inode.data.advance.keep(self.blocks.take());
+    }
+
     /// The promises of dirty pages that need none any more.
     pub(super) fn taken_back(of: &'a Pages, inode: &'a Inode, pages: u64) -> Self {
         Self { inode, blocks: inode.counted(|| inode.data.purse.take(&of.meta.blocks.ledger, pages)) }
@@ -60,22 +76,29 @@ struct Promise<'a> {
     pages: &'a Pages,
     inode: &'a Inode,
     used: bool,
+    /// Whether it was made ahead, and is kept so if it is not used.
+    ahead: bool,
 }
 
 impl<'a> Promise<'a> {
     /// # Errors
     /// [`FsError::NoSpace`], [`FsError::Quota`].
     fn make(pages: &'a Pages, inode: &'a Inode) -> Result<Self, FsError> {
+        let made = PagePromise::made_ahead(pages, inode);
+        let ahead = made.is_some();
         // Kept before the page is dirty: write-back redeems it from then on.
-        PagePromise::make(pages, inode, 1)?.keep();
-        Ok(Self { pages, inode, used: false })
+        made.map_or_else(|| PagePromise::make(pages, inode, 1), Ok)?.keep();
+        Ok(Self { pages, inode, used: false, ahead })
     }
 }
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
         if !self.used {
-            drop(PagePromise::taken_back(self.pages, self.inode, 1));
+            let promise = PagePromise::taken_back(self.pages, self.inode, 1);
+            if self.ahead {
+                promise.keep_ahead();
+            }
         }
     }
 }
@@ -96,6 +119,20 @@ impl Pages {
         })?;
         // Counted first: whoever asks at the same time leaves room for these records, too.
         self.meta.room_for_promises().map(|()| promise)
+    }
+
+    /// Promises pages of a file ahead: up to `pages` that have no block become dirty without another promise.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`], [`FsError::Quota`].
+    pub(crate) fn promise_ahead(&self, inode: &Inode, pages: u64) -> Result<(), FsError> {
+        let missing = pages.saturating_sub(inode.data.advance.blocks());
+        PagePromise::make(self, inode, missing).map(PagePromise::keep_ahead)
+    }
+
+    /// Gives back what was promised ahead and not used.
+    pub(crate) fn give_back_ahead(&self, inode: &Inode) {
+        drop(PagePromise::all_made_ahead(self, inode));
     }
 
     /// Writes inside one page.

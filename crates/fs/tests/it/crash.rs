@@ -329,7 +329,7 @@ fn process_deaths(seed: u64) {
             memory: memory(CACHE_BYTES),
             options: MountOptions::default(),
         };
-        let files = salvage(parts, &memory_of_the_dead).unwrap();
+        let files = salvage(parts, &memory_of_the_dead, &[]).unwrap();
         assert_eq!(names_of(&files), model.names);
         for (name, &ino) in &model.names {
             check_now(&files, &model, name, ino);

@@ -82,7 +82,7 @@ impl World {
     fn die(&mut self) {
         (self.file, self.files) = (None, None);
         let dead = core::mem::replace(&mut self.memory, memory(SMALL_CACHE));
-        let files = salvage(self.parts(), &dead).expect("the memory is salvaged");
+        let files = salvage(self.parts(), &dead, &[]).expect("the memory is salvaged");
         files.unmount().expect("it unmounts");
         drop(files);
         self.disk.assert_sound();

@@ -333,7 +333,7 @@ fn what_a_dead_process_wrote_is_found_where_its_name_went() {
         let disk = disk.survivor(|| true);
         let parts =
             MountParts { device: disk.device(), memory: memory(4 << 20), options: MountOptions::default() };
-        let files = salvage(parts, &alive).unwrap();
+        let files = salvage(parts, &alive, &[]).unwrap();
         let mut all = BTreeMap::new();
         contents(&files, &files.root(), "", &mut all);
         let expected = [

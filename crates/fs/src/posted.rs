@@ -1,0 +1,341 @@
+//! Posted writes: a log that a process shares with the server of its file system, in memory that outlives both
+//! (docs/spec/posted-writes.md has the layout and the barriers).
+
+use crate::error::FsError;
+use crate::file::File;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use nvmed_layout::{FILE_BYTES_MAX, FileType};
+use nvmed_sys::Mapping;
+use nvmed_sys::sync::Mutex;
+use nvmed_units::Ino;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Grants that one log has room for.
+pub const SLOTS: usize = 16;
+/// Bytes of one write at most.
+pub const WRITE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of the records of a log.
+const RECORDS_BYTES: usize = 256 << 10;
+/// Bytes of a log.
+pub const LOG_BYTES: usize = RECORDS + RECORDS_BYTES;
+/// Bytes that the ledger has for a log.
+pub const LEDGER_BYTES: usize = 256;
+
+const WORD: usize = 0;
+const NUMBERS: usize = 64;
+const RECORDS: usize = 4096;
+/// Slot and bytes of a record, its offset in the file.
+const HEAD_BYTES: usize = 16;
+const INODES: usize = 8;
+const _: () = assert!(INODES + SLOTS * 8 <= LEDGER_BYTES && NUMBERS + SLOTS * 4 <= RECORDS);
+
+/// The parts of a log's word and of the ledger's: bytes, the turn, and of the log's the seal above.
+const BYTES_BITS: u32 = 20;
+const TURN_BITS: u32 = 20;
+const BYTES_MASK: u64 = (1 << BYTES_BITS) - 1;
+const TURN_MASK: u64 = (1 << TURN_BITS) - 1;
+const SEAL: u64 = 1 << (BYTES_BITS + TURN_BITS);
+const _: () = assert!(RECORDS_BYTES as u64 <= BYTES_MASK);
+/// How often a post is tried whose log is taken meanwhile.
+const TRIES: u32 = 8;
+
+/// The bytes that a word counts.
+fn bytes_of(word: u64) -> usize {
+    (word & BYTES_MASK) as usize
+}
+
+/// The turn of a word.
+fn turn_of(word: u64) -> u64 {
+    word >> BYTES_BITS & TURN_MASK
+}
+
+/// The word of the next turn: no bytes, the same seal.
+fn next_turn(word: u64) -> u64 {
+    let turn = (turn_of(word) + 1) & TURN_MASK;
+    word & !(SEAL - 1) | turn << BYTES_BITS
+}
+
+fn record_bytes(bytes: usize) -> usize {
+    (HEAD_BYTES + bytes).next_multiple_of(8)
+}
+
+/// The right to post writes of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The log's slot.
+    pub slot: u32,
+    /// The grant's number, which no other grant of the log has; not 0.
+    pub number: u32,
+}
+
+/// What became of a post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// The write is as good as made.
+    Done,
+    /// There is no room until the log is taken.
+    Full,
+    /// The grant is over.
+    Over,
+    /// Not all of the bytes are there.
+    Fault,
+}
+
+/// The side of the process that writes.
+#[derive(Debug)]
+pub struct Poster(Mapping);
+
+impl Poster {
+    /// The side of a log's memory.
+    ///
+    /// # Panics
+    /// When it has not [`LOG_BYTES`].
+    #[must_use]
+    pub fn new(log: Mapping) -> Self {
+        assert_eq!(log.len(), LOG_BYTES, "bytes of a log");
+        Self(log)
+    }
+
+    /// Whether a grant stands.
+    #[must_use]
+    pub fn stands(&self, grant: Grant) -> bool {
+        number(&self.0, grant.slot).is_some_and(|number| number.load(Ordering::Acquire) == grant.number)
+    }
+
+    /// Posts a write of at most [`WRITE_BYTES_MAX`] bytes at an offset. One thread at a time.
+    pub fn post(&self, grant: Grant, offset: u64, from: &[u8]) -> Posted {
+        let bytes = record_bytes(from.len());
+        for _ in 0..TRIES {
+            // Barriers L4 and L6.
+            let word = self.0.u64(WORD).load(Ordering::Acquire);
+            if !self.stands(grant) {
+                return Posted::Over;
+            }
+            let used = bytes_of(word);
+            if from.len() > WRITE_BYTES_MAX || used + bytes > RECORDS_BYTES {
+                return Posted::Full;
+            }
+            let at = RECORDS + used;
+            self.0.u32(at).store(grant.slot, Ordering::Relaxed);
+            self.0.u32(at + 4).store(from.len() as u32, Ordering::Relaxed);
+            self.0.u64(at + 8).store(offset, Ordering::Relaxed);
+            if !self.0.takes(at + HEAD_BYTES, from) {
+                return Posted::Fault;
+            }
+            let counted = word + bytes as u64;
+            // Barrier L1.
+            let posted =
+                self.0.u64(WORD).compare_exchange(word, counted, Ordering::AcqRel, Ordering::Relaxed);
+            if posted.is_ok() {
+                return Posted::Done;
+            }
+        }
+        Posted::Full
+    }
+}
+
+fn number(log: &Mapping, slot: u32) -> Option<&AtomicU32> {
+    ((slot as usize) < SLOTS).then(|| log.u32(NUMBERS + slot as usize * 4))
+}
+
+/// A log holds what a client of ours does not write.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Strange;
+
+/// The side of the server. Only the ledger is believed.
+pub struct Log {
+    memory: Mapping,
+    ledger: Arc<Mapping>,
+    /// Where its part of the ledger begins.
+    start: usize,
+    /// For the bytes of a record, and held by the thread that takes.
+    buffer: Mutex<Vec<u8>>,
+}
+
+impl Log {
+    /// The side of a log's memory, with its part of the ledger.
+    ///
+    /// # Panics
+    /// When the log has not [`LOG_BYTES`].
+    #[must_use]
+    pub fn new(memory: Mapping, ledger: Arc<Mapping>, start: usize) -> Self {
+        assert_eq!(memory.len(), LOG_BYTES, "bytes of a log");
+        Self { memory, ledger, start, buffer: Mutex::default() }
+    }
+
+    /// The memory, for the client.
+    #[must_use]
+    pub fn memory(&self) -> &Mapping {
+        &self.memory
+    }
+
+    fn taken(&self) -> &AtomicU64 {
+        self.ledger.u64(self.start)
+    }
+
+    fn inode(&self, slot: u32) -> &AtomicU64 {
+        self.ledger.u64(self.start + INODES + slot as usize * 8)
+    }
+
+    /// A grant of the file `ino` begins.
+    ///
+    /// # Panics
+    /// A mistake of ours: there is no such slot.
+    pub fn begin(&self, grant: Grant, ino: u64) {
+        // In this order: who finds a write in the slot finds the file.
+        self.inode(grant.slot).store(ino, Ordering::SeqCst);
+        let number = number(&self.memory, grant.slot);
+        number.expect("a grant has a slot").store(grant.number, Ordering::Release);
+    }
+
+    /// No write is posted in a slot any more; those that were are to be taken before [`Log::forget`].
+    ///
+    /// # Panics
+    /// As [`Log::begin`].
+    pub fn seal(&self, slot: u32) {
+        // Barrier L5: a post that has seen the number before finds another word.
+        number(&self.memory, slot).expect("a grant has a slot").store(0, Ordering::SeqCst);
+        let next = |word: u64| Some(word.wrapping_add(SEAL));
+        let _ = self.memory.u64(WORD).fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+    }
+
+    /// A slot's file is written no more.
+    pub fn forget(&self, slot: u32) {
+        self.inode(slot).store(0, Ordering::SeqCst);
+    }
+
+    /// Whether something was posted and not taken.
+    #[inline]
+    #[must_use]
+    pub fn has_posts(&self) -> bool {
+        bytes_of(self.memory.u64(WORD).load(Ordering::Acquire)) > 0
+    }
+
+    /// Takes what was posted: each write as its slot, offset and bytes, in order.
+    ///
+    /// # Errors
+    /// [`Strange`], after which nothing more is to be taken from it.
+    pub fn take(&self, mut write: impl FnMut(u32, u64, &[u8])) -> Result<(), Strange> {
+        let buffer = &mut *self.buffer.lock();
+        let ledger = self.taken().load(Ordering::Relaxed);
+        let (turn, mut at) = (turn_of(ledger), bytes_of(ledger));
+        loop {
+            // Barrier L2.
+            let word = self.memory.u64(WORD).load(Ordering::Acquire);
+            let end = bytes_of(word);
+            if turn_of(word) != turn || end < at || end > RECORDS_BYTES {
+                return Err(Strange);
+            }
+            while at < end {
+                let record = read_record(&self.memory, at, end, buffer).ok_or(Strange)?;
+                write(record.slot, record.offset, buffer);
+                at += record_bytes(buffer.len());
+                self.taken().store(turn << BYTES_BITS | at as u64, Ordering::Release);
+            }
+            if at == 0 {
+                return Ok(());
+            }
+            let next = next_turn(word);
+            // Barrier L3.
+            let turned =
+                self.memory.u64(WORD).compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed);
+            if turned.is_ok() {
+                self.taken().store(turn_of(next) << BYTES_BITS, Ordering::Release);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Begins anew, for another process: nothing is posted, and no grant stands.
+    pub fn clear(&self) {
+        self.memory.fill(0, NUMBERS + SLOTS * 4, 0);
+        self.ledger.fill(self.start, LEDGER_BYTES, 0);
+    }
+}
+
+struct Record {
+    slot: u32,
+    offset: u64,
+}
+
+/// Copies the record at `at`, which ends by `end`, out of a log, its bytes into `buffer`; none for what is no record.
+fn read_record(log: &Mapping, at: usize, end: usize, buffer: &mut Vec<u8>) -> Option<Record> {
+    if end - at < HEAD_BYTES {
+        return None;
+    }
+    let (slot, bytes) = (log.u32(RECORDS + at), log.u32(RECORDS + at + 4));
+    let (slot, bytes) = (slot.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed) as usize);
+    let offset = log.u64(RECORDS + at + 8).load(Ordering::Relaxed);
+    let fits = bytes <= WRITE_BYTES_MAX && record_bytes(bytes) <= end - at;
+    let within = offset.checked_add(bytes as u64).is_some_and(|end| end <= FILE_BYTES_MAX);
+    if slot as usize >= SLOTS || !fits || !within {
+        return None;
+    }
+    buffer.resize(bytes, 0);
+    log.read(RECORDS + at + HEAD_BYTES, buffer);
+    Some(Record { slot, offset })
+}
+
+/// A write that was posted, and that a dead server has not made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    pub(crate) ino: Ino,
+    pub(crate) offset: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What a dead server has left in a log, whose part of the ledger begins at `start`.
+#[must_use]
+pub fn left(log: &Mapping, ledger: &Mapping, start: usize) -> Vec<Left> {
+    let (word, taken) = (log.u64(WORD).load(Ordering::Acquire), ledger.u64(start).load(Ordering::Acquire));
+    let end = bytes_of(word).min(RECORDS_BYTES);
+    let mut at = match turn_of(word).wrapping_sub(turn_of(taken)) & TURN_MASK {
+        0 => bytes_of(taken),
+        // It has died between the log's turn and the ledger's.
+        1 => 0,
+        _ => return Vec::new(),
+    };
+    let mut left = Vec::new();
+    while at < end {
+        let mut bytes = Vec::new();
+        let Some(Record { slot, offset }) = read_record(log, at, end, &mut bytes) else { break };
+        at += record_bytes(bytes.len());
+        let ino = ledger.u64(start + INODES + slot as usize * 8).load(Ordering::Acquire);
+        if ino != 0 {
+            left.push(Left { ino: Ino(ino), offset, bytes });
+        }
+    }
+    left
+}
+
+impl File {
+    /// Whether it is the only open description of its file, which no program has mapped.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        let inode = &self.inode;
+        inode.kind == FileType::File
+            && inode.opens.load(Ordering::SeqCst) == 1
+            && !inode.data.mapped.load(Ordering::SeqCst)
+    }
+
+    /// Promises that so many pages of the file that have no block may become dirty, with what was promised so before;
+    /// until [`File::give_back_ahead`].
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`], [`FsError::Quota`].
+    pub fn promise_ahead(&self, pages: u64) -> Result<(), FsError> {
+        self.core.pages.promise_ahead(&self.inode, pages)
+    }
+
+    /// How many pages are promised ahead.
+    #[must_use]
+    pub fn promised_ahead(&self) -> u64 {
+        self.inode.data.advance.blocks()
+    }
+
+    /// Gives back what was promised ahead and not used.
+    pub fn give_back_ahead(&self) {
+        self.core.pages.give_back_ahead(&self.inode);
+    }
+}
