@@ -6,10 +6,8 @@ use crate::core::{Core, STRANGE};
 use crate::link::NO_ROOM;
 use crate::listing::Listing;
 use crate::node::{Holding, Node};
-use crate::posted::Granted;
 use crate::rhythm::Rhythm;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use nvmed_fs::posted::Grant;
 use nvmed_fs::{Allocate, FileType, FsError, OpenFlags, Stat, Whence};
 use nvmed_sys::{ForkLock, QuietFd};
 use nvmed_wire::{Answer, Call, Control, Handle, Object};
@@ -32,8 +30,6 @@ pub struct File {
     pub(crate) listing: ForkLock<Listing>,
     pub(crate) cached: Cached,
     pub(crate) rhythm: Rhythm,
-    /// The right to post its writes.
-    pub(crate) granted: Option<Granted>,
     pub(crate) untold: Untold,
 }
 
@@ -57,14 +53,8 @@ impl File {
             listing: ForkLock::default(),
             cached: Cached::default(),
             rhythm: Rhythm::default(),
-            granted: None,
             untold: Untold::default(),
         }
-    }
-
-    /// As [`File::new`], of what was just opened, and may be granted.
-    pub(crate) fn opened(holding: Arc<Holding>, flags: OpenFlags, grant: Option<Grant>) -> Self {
-        Self { granted: grant.map(Granted::new), ..Self::new(holding, flags, Some(0)) }
     }
 
     #[inline]
@@ -216,7 +206,7 @@ impl File {
     /// # Errors
     /// `EIO` once the server is gone.
     pub fn stat(&self) -> Result<Stat, FsError> {
-        self.status_as_granted().map_or_else(|| self.holding.stat(), Ok)
+        self.holding.stat()
     }
 
     /// Calls that change the inode need more than `O_PATH`.
@@ -260,7 +250,8 @@ impl File {
     /// As [`nvmed_fs::File::fdatasync`].
     pub fn fdatasync(&self) -> Result<(), FsError> {
         let board = &self.core().board;
-        if self.rhythm.sync(|mark| board.is_unchanged(mark) && !board.is_dead()) {
+        let is_taken = || self.core().link().is_taken();
+        if self.rhythm.sync(|mark| board.is_unchanged(mark) && !board.is_dead() && is_taken()) {
             return Ok(());
         }
         self.core().done(&Call::Sync { handle: self.handle()?, data_only: true })

@@ -3,6 +3,7 @@
 use crate::core::{Core, STRANGE};
 use crate::file::File;
 use crate::node::{Holding, Node};
+use nvmed_fs::posted::Change;
 use nvmed_fs::{Follow, FsError, OpenFlags, PATH_BYTES_MAX, RenameFlags, SetXattr, Stat, StatFs, Time};
 use nvmed_wire::{self as wire, Answer, Call, Handle, XattrCall};
 use std::sync::Arc;
@@ -31,6 +32,15 @@ fn named(object: Object<'_>) -> Result<wire::Object<'_>, FsError> {
         Object::At(at, name, follow) => at_path(at, name, follow),
         Object::Held(node) => node.0.object(),
         Object::Open(file) => file.altered(),
+    }
+}
+
+/// Whether a change of what is held was posted.
+fn is_posted(object: Object<'_>, change: Change<'_>) -> bool {
+    match object {
+        Object::At(..) => false,
+        Object::Held(node) => node.0.post_change(change),
+        Object::Open(file) => file.holding.post_change(change),
     }
 }
 
@@ -104,7 +114,8 @@ impl FileSystem {
     ) -> Result<Arc<File>, FsError> {
         match self.core.call(&Call::Open { object, flags, mode })?.answer {
             Answer::Held { handle, stat, version, flags, grant } => {
-                Ok(Arc::new(File::opened(Holding::new(&self.core, handle, (stat, version))?, flags, grant)))
+                let holding = Holding::opened(&self.core, handle, (stat, version), grant)?;
+                Ok(Arc::new(File::new(holding, flags, Some(0))))
             }
             _ => Err(STRANGE),
         }
@@ -219,6 +230,9 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::chmod`].
     pub fn chmod(&self, object: Object<'_>, mode: u32) -> Result<(), FsError> {
+        if is_posted(object, Change::Mode(mode)) {
+            return Ok(());
+        }
         self.core.done(&Call::Chmod { object: named(object)?, mode })
     }
 
@@ -227,6 +241,9 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::chown`].
     pub fn chown(&self, object: Object<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {
+        if is_posted(object, Change::Owner { uid, gid }) {
+            return Ok(());
+        }
         self.core.done(&Call::Chown { object: named(object)?, uid, gid })
     }
 
@@ -235,6 +252,9 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::utimens`].
     pub fn utimens(&self, object: Object<'_>, times: [Time; 2]) -> Result<(), FsError> {
+        if is_posted(object, Change::Times(times)) {
+            return Ok(());
+        }
         self.core.done(&Call::Utimens { object: named(object)?, times })
     }
 

@@ -1,8 +1,10 @@
 //! An inode that the session holds.
 
 use crate::core::{Core, STRANGE};
+use crate::posted::Granted;
 use crate::shelf::Posted;
 use core::sync::atomic::{AtomicBool, Ordering};
+use nvmed_fs::posted::Grant;
 use nvmed_fs::versions::Version;
 use nvmed_fs::{FileType, FsError, Stat};
 use nvmed_wire::{Answer, Call, Card, Handle, Object};
@@ -19,6 +21,8 @@ pub(crate) struct Holding {
     pub kind: FileType,
     /// Its status when it was opened or looked up, and as long as the inode has this version.
     pub known: (Stat, Option<Version>),
+    /// The right to post writes of it.
+    pub granted: Option<Granted>,
     /// Others may wait for its end: it was inherited, received, shared or mapped, or a lock was asked for through it.
     told: AtomicBool,
 }
@@ -29,12 +33,24 @@ impl Holding {
         handle: Handle,
         known: (Stat, Option<Version>),
     ) -> Result<Arc<Self>, FsError> {
-        Self::of(core, OnceLock::from(handle), None, known).ok_or(STRANGE)
+        Self::of(core, OnceLock::from(handle), None, known).map(Arc::new).ok_or(STRANGE)
+    }
+
+    /// What was opened by a call, and may be granted.
+    pub fn opened(
+        core: &Arc<Core>,
+        handle: Handle,
+        known: (Stat, Option<Version>),
+        grant: Option<Grant>,
+    ) -> Result<Arc<Self>, FsError> {
+        let mut holding = Self::of(core, OnceLock::from(handle), None, known).ok_or(STRANGE)?;
+        holding.granted = grant.map(Granted::new);
+        Ok(Arc::new(holding))
     }
 
     /// What was opened by a post.
     pub fn posted(core: &Arc<Core>, posted: Posted, card: &Card) -> Option<Arc<Self>> {
-        Self::of(core, OnceLock::new(), Some(posted), (card.stat, Some(card.version)))
+        Self::of(core, OnceLock::new(), Some(posted), (card.stat, Some(card.version))).map(Arc::new)
     }
 
     fn of(
@@ -42,11 +58,12 @@ impl Holding {
         handle: OnceLock<Handle>,
         posted: Option<Posted>,
         known: (Stat, Option<Version>),
-    ) -> Option<Arc<Self>> {
+    ) -> Option<Self> {
         // The server is trusted; a kind that is none would be a newer one's.
         let kind = FileType::of_mode(known.0.mode)?;
         let told = AtomicBool::new(false);
-        Some(Arc::new(Self { core: Arc::clone(core), handle, posted, ino: known.0.ino, kind, known, told }))
+        let (core, ino) = (Arc::clone(core), known.0.ino);
+        Some(Self { core, handle, posted, ino, kind, known, granted: None, told })
     }
 
     /// By what the server knows it, from now on.
@@ -82,7 +99,8 @@ impl Holding {
     }
 
     pub fn stat(&self) -> Result<Stat, FsError> {
-        if let Some(stat) = self.core.status_shown(self.ino, &self.known) {
+        let shown = self.status_as_granted().or_else(|| self.core.status_shown(self.ino, &self.known));
+        if let Some(stat) = shown {
             return Ok(stat);
         }
         match self.core.call(&Call::Stat(self.object()?))?.answer {

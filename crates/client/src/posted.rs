@@ -1,10 +1,10 @@
 //! Writes that make no call: they are posted in the process's log (docs/spec/posted-writes.md).
 
-use crate::core::Core;
 use crate::file::File;
 use crate::link::Link;
+use crate::node::Holding;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use nvmed_fs::posted::{Grant, LOG_BYTES, Posted, Poster, SLOTS, WRITE_BYTES_MAX};
+use nvmed_fs::posted::{Change, Grant, LOG_BYTES, Posted, Poster, SLOTS, WRITE_BYTES_MAX};
 use nvmed_fs::{FileType, OpenFlags, Stat};
 use nvmed_sys::{ForkGuard, ForkLock, Mapping, Pages};
 use nvmed_wire::{Answer, Call, Control, PAGES_GRANTED};
@@ -85,6 +85,11 @@ impl Posting {
 }
 
 impl Link {
+    /// Whether the server has made all that this process has posted.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.posting.log.get().and_then(Option::as_ref).is_none_or(Poster::is_taken)
+    }
+
     /// Counts a write that could have been posted; asks for a log at some.
     #[cold]
     fn ask_for_log(&self) {
@@ -111,53 +116,33 @@ impl File {
     /// Posts a write at an offset, without one at the end, if it may be posted: the offset after it. None takes a call.
     #[inline]
     pub(crate) fn post_write(&self, from: &[u8], offset: Option<u64>) -> Option<u64> {
-        let Some(granted) = &self.granted else {
+        if self.holding.granted.is_none() {
             self.could_be_posted();
             return None;
-        };
-        if granted.over.load(Ordering::Relaxed) || from.is_empty() || from.len() > WRITE_BYTES_MAX {
+        }
+        if from.is_empty() || from.len() > WRITE_BYTES_MAX {
             return None;
         }
-        let core = self.core();
-        let link = core.link();
-        if !link.is_open() || core.board.is_dead() {
-            return None;
-        }
-        let log = link.posting.log.get()?.as_ref()?;
-        let mut files = link.posting.lock()?;
-        let progress = &mut files[granted.grant.slot as usize];
-        if progress.number != granted.grant.number {
-            let (number, end) = (granted.grant.number, self.bytes_at_open());
-            *progress = Progress { number, end, last: 0, pages: PAGES_GRANTED };
-        }
-        let offset = if self.flags().has(OpenFlags::APPEND) { progress.end } else { offset? };
-        let end = offset.checked_add(from.len() as u64).filter(|end| *end <= OFFSET_MAX)?;
-        // It tells of the file no more, whatever comes of this.
-        granted.used.store(true, Ordering::Relaxed);
-        for _ in 0..2 {
-            let posted = match progress.new_pages(offset, end) {
-                new if new > progress.pages => Posted::Full,
-                _ => log.post(granted.grant, offset, from),
-            };
-            match posted {
-                Posted::Done => {
-                    progress.wrote(offset, end);
-                    return Some(end);
+        self.holding.with_grant(|log, grant, progress| {
+            let offset = if self.flags().has(OpenFlags::APPEND) { progress.end } else { offset? };
+            let end = offset.checked_add(from.len() as u64).filter(|end| *end <= OFFSET_MAX)?;
+            let write = Change::Write { offset, bytes: from };
+            for _ in 0..2 {
+                let posted = match progress.new_pages(offset, end) {
+                    new if new > progress.pages => Posted::Full,
+                    _ => log.post(grant, write),
+                };
+                match posted {
+                    Posted::Done => {
+                        progress.wrote(offset, end);
+                        return Some(end);
+                    }
+                    Posted::Full if self.holding.renew() => progress.pages = PAGES_GRANTED,
+                    _ => break,
                 }
-                Posted::Full if self.renew() => progress.pages = PAGES_GRANTED,
-                Posted::Fault => return None,
-                Posted::Full | Posted::Over => break,
             }
-        }
-        granted.over.store(true, Ordering::Relaxed);
-        None
-    }
-
-    #[cold]
-    fn renew(&self) -> bool {
-        let Ok(handle) = self.handle() else { return false };
-        let answered = self.core().call(&Call::Renew { handle });
-        answered.is_ok_and(|reply| reply.answer == Answer::Renewed(true))
+            None
+        })
     }
 
     /// A description without a grant is written: it might have one, if the process had a log.
@@ -168,6 +153,48 @@ impl File {
             self.core().link().ask_for_log();
         }
     }
+}
+
+impl Holding {
+    /// Calls `post` with the log, the grant, and how far the file has come; none without a grant that stands, or when
+    /// another thread is at it.
+    fn with_grant<T>(&self, post: impl FnOnce(&Poster, Grant, &mut Progress) -> Option<T>) -> Option<T> {
+        let granted = self.granted.as_ref()?;
+        let link = self.core.link();
+        if granted.over.load(Ordering::Relaxed) || !link.is_open() || self.core.board.is_dead() {
+            return None;
+        }
+        let log = link.posting.log.get()?.as_ref()?;
+        let mut files = link.posting.lock()?;
+        let progress = &mut files[granted.grant.slot as usize];
+        if progress.number != granted.grant.number {
+            let (number, end) = (granted.grant.number, self.known.0.size);
+            *progress = Progress { number, end, last: 0, pages: PAGES_GRANTED };
+        }
+        // What the open answered tells of the file no more, whatever comes of this.
+        granted.used.store(true, Ordering::Relaxed);
+        let posted = post(log, granted.grant, progress);
+        if posted.is_none() && !log.stands(granted.grant) {
+            granted.over.store(true, Ordering::Relaxed);
+        }
+        posted
+    }
+
+    /// Posts a change of its attributes, if it may be posted.
+    pub(crate) fn post_change(&self, change: Change<'_>) -> bool {
+        let posted = self.with_grant(|log, grant, _| {
+            let posted = || grant.covers(&change) && log.post(grant, change) == Posted::Done;
+            posted().then_some(())
+        });
+        posted.is_some()
+    }
+
+    #[cold]
+    fn renew(&self) -> bool {
+        let Ok(handle) = self.handle() else { return false };
+        let answered = self.core.call(&Call::Renew { handle });
+        answered.is_ok_and(|reply| reply.answer == Answer::Renewed(true))
+    }
 
     /// The status that the open answered, if the grant is the only change since, and nothing was posted.
     pub(crate) fn status_as_granted(&self) -> Option<Stat> {
@@ -175,8 +202,7 @@ impl File {
         if granted.used.load(Ordering::Relaxed) {
             return None;
         }
-        let (stat, version) = self.holding.known;
-        let core: &Core = self.core();
-        core.board.has_version_but_for_one(version?).then_some(stat).and_then(|stat| core.answered(stat))
+        let (stat, version) = self.known;
+        if self.core.board.has_version_but_for_one(version?) { self.core.answered(stat) } else { None }
     }
 }

@@ -1,8 +1,9 @@
-//! Posted writes: a log that a process shares with the server of its file system, in memory that outlives both
+//! Posted changes of files: a log that a process shares with the server of its file system, in memory that outlives both
 //! (docs/spec/posted-writes.md has the layout and the barriers).
 
 use crate::error::FsError;
 use crate::file::File;
+use crate::status::Time;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nvmed_layout::{FILE_BYTES_MAX, FileType};
 use nvmed_sys::Mapping;
@@ -25,8 +26,10 @@ pub const LEDGER_BYTES: usize = 256;
 const WORD: usize = 0;
 const NUMBERS: usize = 64;
 const RECORDS: usize = 4096;
-/// Slot and bytes of a record, its offset in the file.
+/// Kind and slot, bytes, and a word of a record: of a write its offset in the file.
 const HEAD_BYTES: usize = 16;
+/// The slot's, in a record; the kind is above.
+const SLOT_BITS: u32 = 8;
 const INODES: usize = 8;
 const _: () = assert!(INODES + SLOTS * 8 <= LEDGER_BYTES && NUMBERS + SLOTS * 4 <= RECORDS);
 
@@ -60,19 +63,129 @@ fn record_bytes(bytes: usize) -> usize {
     (HEAD_BYTES + bytes).next_multiple_of(8)
 }
 
-/// The right to post writes of one file.
+/// A change of a file that is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// A write of at most [`WRITE_BYTES_MAX`] bytes.
+    Write {
+        /// Where.
+        offset: u64,
+        /// What.
+        bytes: &'a [u8],
+    },
+    /// Access and modification time.
+    Times([Time; 2]),
+    /// Owner, group or both.
+    Owner {
+        /// The owner.
+        uid: Option<u32>,
+        /// The group.
+        gid: Option<u32>,
+    },
+    /// Mode bits.
+    Mode(u32),
+}
+
+/// Kinds of changes, in a record.
+const WRITE: u32 = 0;
+const TIMES: u32 = 1;
+const OWNER: u32 = 2;
+const MODE: u32 = 3;
+/// Two times, as they lie in a record.
+const TIMES_BYTES: usize = 32;
+
+fn time_words(time: Time) -> [u64; 2] {
+    match time {
+        Time::Now => [0, 0],
+        Time::Omit => [1, 0],
+        Time::At(ns) => [2, ns.cast_unsigned()],
+    }
+}
+
+fn time_of(words: &[u8]) -> Option<Time> {
+    let word = |at: usize| Some(u64::from_le_bytes(words.get(at..at + 8)?.try_into().ok()?));
+    match word(0)? {
+        0 => Some(Time::Now),
+        1 => Some(Time::Omit),
+        2 => Some(Time::At(word(8)?.cast_signed())),
+        _ => None,
+    }
+}
+
+impl<'a> Change<'a> {
+    /// Its kind, the word that a write has its offset in, and its bytes, if need be in `room`.
+    fn parts(&self, room: &'a mut [u8; TIMES_BYTES]) -> (u32, u64, &'a [u8]) {
+        match *self {
+            Self::Write { offset, bytes } => (WRITE, offset, bytes),
+            Self::Times([atime, mtime]) => {
+                let words = [time_words(atime), time_words(mtime)];
+                for (into, word) in room.chunks_exact_mut(8).zip(words.as_flattened()) {
+                    into.copy_from_slice(&word.to_le_bytes());
+                }
+                (TIMES, 0, room)
+            }
+            Self::Owner { uid, gid } => {
+                let [uid, gid] = [uid, gid].map(|id| u64::from(id.unwrap_or(u32::MAX)));
+                (OWNER, uid << 32 | gid, &[])
+            }
+            Self::Mode(mode) => (MODE, mode.into(), &[]),
+        }
+    }
+
+    /// The change of these parts; none for what no client of ours writes.
+    fn of(kind: u32, word: u64, bytes: &'a [u8]) -> Option<Self> {
+        let id = |id: u64| u32::try_from(id).ok().filter(|id| *id != u32::MAX);
+        match kind {
+            WRITE => {
+                word.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX)?;
+                Some(Self::Write { offset: word, bytes })
+            }
+            TIMES => Some(Self::Times([time_of(bytes)?, time_of(bytes.get(16..)?)?])),
+            OWNER => Some(Self::Owner { uid: id(word >> 32), gid: id(word & u64::from(u32::MAX)) }),
+            MODE => Some(Self::Mode(u32::try_from(word).ok()?)),
+            _ => None,
+        }
+    }
+}
+
+/// Which changes of a file may be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Reach {
+    /// Writes.
+    Writes,
+    /// Also those of times and mode: the process is the file's owner.
+    Owner,
+    /// Also those of the owner: the process is root.
+    Root,
+}
+
+/// The right to post changes of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The log's slot.
     pub slot: u32,
     /// The grant's number, which no other grant of the log has; not 0.
     pub number: u32,
+    /// Which changes.
+    pub reach: Reach,
+}
+
+impl Grant {
+    /// Whether it is the right to post this change.
+    #[must_use]
+    pub fn covers(&self, change: &Change<'_>) -> bool {
+        match change {
+            Change::Write { .. } => true,
+            Change::Times(_) | Change::Mode(_) => self.reach >= Reach::Owner,
+            Change::Owner { .. } => self.reach >= Reach::Root,
+        }
+    }
 }
 
 /// What became of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// The write is as good as made.
+    /// The change is as good as made.
     Done,
     /// There is no room until the log is taken.
     Full,
@@ -103,8 +216,16 @@ impl Poster {
         number(&self.0, grant.slot).is_some_and(|number| number.load(Ordering::Acquire) == grant.number)
     }
 
-    /// Posts a write of at most [`WRITE_BYTES_MAX`] bytes at an offset. One thread at a time.
-    pub fn post(&self, grant: Grant, offset: u64, from: &[u8]) -> Posted {
+    /// Whether the server has made all that was posted.
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        bytes_of(self.0.u64(WORD).load(Ordering::Acquire)) == 0
+    }
+
+    /// Posts a change. One thread at a time.
+    pub fn post(&self, grant: Grant, change: Change<'_>) -> Posted {
+        let mut room = [0; TIMES_BYTES];
+        let (kind, head, from) = change.parts(&mut room);
         let bytes = record_bytes(from.len());
         for _ in 0..TRIES {
             // Barriers L4 and L6.
@@ -117,9 +238,9 @@ impl Poster {
                 return Posted::Full;
             }
             let at = RECORDS + used;
-            self.0.u32(at).store(grant.slot, Ordering::Relaxed);
+            self.0.u32(at).store(kind << SLOT_BITS | grant.slot, Ordering::Relaxed);
             self.0.u32(at + 4).store(from.len() as u32, Ordering::Relaxed);
-            self.0.u64(at + 8).store(offset, Ordering::Relaxed);
+            self.0.u64(at + 8).store(head, Ordering::Relaxed);
             if !self.0.takes(at + HEAD_BYTES, from) {
                 return Posted::Fault;
             }
@@ -212,11 +333,11 @@ impl Log {
         bytes_of(self.memory.u64(WORD).load(Ordering::Acquire)) > 0
     }
 
-    /// Takes what was posted: each write as its slot, offset and bytes, in order.
+    /// Takes what was posted, in order: each slot and change.
     ///
     /// # Errors
     /// [`Strange`], after which nothing more is to be taken from it.
-    pub fn take(&self, mut write: impl FnMut(u32, u64, &[u8])) -> Result<(), Strange> {
+    pub fn take(&self, mut make: impl FnMut(u32, Change<'_>)) -> Result<(), Strange> {
         let buffer = &mut *self.buffer.lock();
         let ledger = self.taken().load(Ordering::Relaxed);
         let (turn, mut at) = (turn_of(ledger), bytes_of(ledger));
@@ -228,8 +349,8 @@ impl Log {
                 return Err(Strange);
             }
             while at < end {
-                let record = read_record(&self.memory, at, end, buffer).ok_or(Strange)?;
-                write(record.slot, record.offset, buffer);
+                let record = Record::read(&self.memory, at, end, buffer).ok_or(Strange)?;
+                make(record.slot, Change::of(record.kind, record.word, buffer).ok_or(Strange)?);
                 at += record_bytes(buffer.len());
                 self.taken().store(turn << BYTES_BITS | at as u64, Ordering::Release);
             }
@@ -256,33 +377,41 @@ impl Log {
 
 struct Record {
     slot: u32,
-    offset: u64,
+    kind: u32,
+    word: u64,
 }
 
-/// Copies the record at `at`, which ends by `end`, out of a log, its bytes into `buffer`; none for what is no record.
-fn read_record(log: &Mapping, at: usize, end: usize, buffer: &mut Vec<u8>) -> Option<Record> {
-    if end - at < HEAD_BYTES {
-        return None;
+impl Record {
+    /// Copies the record at `at`, which ends by `end`, out of a log, its bytes into `buffer`; none for what is no record.
+    fn read(log: &Mapping, at: usize, end: usize, buffer: &mut Vec<u8>) -> Option<Self> {
+        if end - at < HEAD_BYTES {
+            return None;
+        }
+        let head = [0, 4].map(|part| log.u32(RECORDS + at + part).load(Ordering::Relaxed));
+        let word = log.u64(RECORDS + at + 8).load(Ordering::Relaxed);
+        let (kind, slot, bytes) = (head[0] >> SLOT_BITS, head[0] & ((1 << SLOT_BITS) - 1), head[1] as usize);
+        if slot as usize >= SLOTS || bytes > WRITE_BYTES_MAX || record_bytes(bytes) > end - at {
+            return None;
+        }
+        buffer.resize(bytes, 0);
+        log.read(RECORDS + at + HEAD_BYTES, buffer);
+        Some(Self { slot, kind, word })
     }
-    let (slot, bytes) = (log.u32(RECORDS + at), log.u32(RECORDS + at + 4));
-    let (slot, bytes) = (slot.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed) as usize);
-    let offset = log.u64(RECORDS + at + 8).load(Ordering::Relaxed);
-    let fits = bytes <= WRITE_BYTES_MAX && record_bytes(bytes) <= end - at;
-    let within = offset.checked_add(bytes as u64).is_some_and(|end| end <= FILE_BYTES_MAX);
-    if slot as usize >= SLOTS || !fits || !within {
-        return None;
-    }
-    buffer.resize(bytes, 0);
-    log.read(RECORDS + at + HEAD_BYTES, buffer);
-    Some(Record { slot, offset })
 }
 
-/// A write that was posted, and that a dead server has not made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A change that was posted, and that a dead server has not made.
 pub struct Left {
     pub(crate) ino: Ino,
-    pub(crate) offset: u64,
-    pub(crate) bytes: Vec<u8>,
+    kind: u32,
+    word: u64,
+    bytes: Vec<u8>,
+}
+
+impl Left {
+    /// What it is; none for what no client of ours writes.
+    pub(crate) fn change(&self) -> Option<Change<'_>> {
+        Change::of(self.kind, self.word, &self.bytes)
+    }
 }
 
 /// What a dead server has left in a log, whose part of the ledger begins at `start`.
@@ -299,11 +428,11 @@ pub fn left(log: &Mapping, ledger: &Mapping, start: usize) -> Vec<Left> {
     let mut left = Vec::new();
     while at < end {
         let mut bytes = Vec::new();
-        let Some(Record { slot, offset }) = read_record(log, at, end, &mut bytes) else { break };
+        let Some(Record { slot, kind, word }) = Record::read(log, at, end, &mut bytes) else { break };
         at += record_bytes(bytes.len());
         let ino = ledger.u64(start + INODES + slot as usize * 8).load(Ordering::Acquire);
         if ino != 0 {
-            left.push(Left { ino: Ino(ino), offset, bytes });
+            left.push(Left { ino: Ino(ino), kind, word, bytes });
         }
     }
     left

@@ -9,7 +9,8 @@ use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::inode::Inode;
 use crate::memory::{Memory, SizeLeft};
-use crate::posted::Left;
+use crate::posted::{Change, Left};
+use crate::status::Credentials;
 use crate::view::View;
 use core::ops::{Bound, ControlFlow};
 use nvmed_cache::{Cache, Survivor};
@@ -29,7 +30,7 @@ struct Named {
 
 /// Mounts a file system and writes what a dead process left in `dead` into it, durably.
 ///
-/// `parts` has memory of its own. `dead` is not changed: after a failure it can be tried again. `posted` are the writes
+/// `parts` has memory of its own. `dead` is not changed: after a failure it can be tried again. `posted` are the changes
 /// that its clients had posted, and that it has not made: they come last, in their order.
 ///
 /// # Errors
@@ -40,7 +41,7 @@ pub fn salvage(parts: MountParts, dead: &Memory, posted: &[Left]) -> Result<File
     let left: Vec<SizeLeft> = dead.sizes_left().collect();
     let mut pages: Vec<Survivor> = Cache::survivors(&dead.mapping, dead.layout.cache()).collect();
     let numbers = left.iter().map(|size| size.ino).chain(pages.iter().map(|page| Ino(page.owner)));
-    let numbers = numbers.chain(posted.iter().map(|write| write.ino));
+    let numbers = numbers.chain(posted.iter().map(|left| left.ino));
     let found = core.salvageable(numbers.collect())?;
     // A file that the device does not take keeps no other from being saved.
     let mut result = Ok(());
@@ -61,10 +62,9 @@ pub fn salvage(parts: MountParts, dead: &Memory, posted: &[Left]) -> Result<File
             core.meta.touch(inode, None, Some(size.mtime_ns), None);
         }
     }
-    for write in posted {
-        if let Some(inode) = found.get(&write.ino) {
-            let written = core.pages.write_at(inode, &write.bytes, ByteOffset(write.offset));
-            result = result.and(written.map(drop));
+    for left in posted {
+        if let Some(inode) = found.get(&left.ino) {
+            result = result.and(core.make_left(inode, left));
         }
     }
     let synced = files.sync();
@@ -72,6 +72,21 @@ pub fn salvage(parts: MountParts, dead: &Memory, posted: &[Left]) -> Result<File
 }
 
 impl Core {
+    /// Makes a change that was posted.
+    fn make_left(&self, inode: &Arc<Inode>, left: &Left) -> Result<(), FsError> {
+        // It was permitted when it was posted.
+        let who = &Credentials::ROOT;
+        match left.change() {
+            Some(Change::Write { offset, bytes }) => {
+                self.pages.write_at(inode, bytes, ByteOffset(offset)).map(drop)
+            }
+            Some(Change::Times(times)) => self.utimens(inode, times, who),
+            Some(Change::Owner { uid, gid }) => self.chown(inode, uid, gid, who),
+            Some(Change::Mode(mode)) => self.chmod(inode, mode, who),
+            None => Ok(()),
+        }
+    }
+
     /// The files with these numbers, but for those that are gone: their records went, or their last names did.
     ///
     /// A name leads to a number and not the other way. So this reads all names, once after a death that left

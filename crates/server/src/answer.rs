@@ -124,16 +124,19 @@ impl Service {
             }
             Call::Chmod { object, mode } => {
                 let node = self.inode(asker, object)?;
+                self.end_grant(node.ino());
                 let _going = self.take_back(node.ino());
                 files.chmod(fs::Object::Held(&node), mode, &asker.who()).map(|()| Answer::Done)
             }
             Call::Chown { object, uid, gid } => {
                 let node = self.inode(asker, object)?;
+                self.end_grant(node.ino());
                 let _going = self.take_back(node.ino());
                 files.chown(fs::Object::Held(&node), uid, gid, &asker.who()).map(|()| Answer::Done)
             }
             Call::Utimens { object, times } => {
                 let node = self.inode(asker, object)?;
+                self.end_grant(node.ino());
                 files.utimens(fs::Object::Held(&node), times, &asker.who()).map(|()| Answer::Done)
             }
             Call::Mkdir { .. }
@@ -283,7 +286,7 @@ impl Service {
             // Open for reading only, which no description can be cut through: it was cut when it was opened.
             self.resize(&file.node(), 0, || Ok(()))?;
         }
-        self.hold_and_grant(asker.session, file)
+        self.hold_and_grant(asker, file)
     }
 
     fn close(

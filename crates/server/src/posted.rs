@@ -1,14 +1,15 @@
 //! Posted writes: the logs, who may post, and when what was posted is made (docs/spec/posted-writes.md).
 
+use crate::answer::Asker;
 use crate::description::Description;
 use crate::service::Service;
 use crate::session::Session;
-use crate::statistics::{Done, POSTED_WRITE};
-use nvmed_fs::posted::{Grant, Log, SLOTS, Strange};
+use crate::statistics::{Done, POSTED_CHANGE, POSTED_WRITE};
+use nvmed_fs::posted::{Change, Grant, Log, Reach, SLOTS, Strange};
 use nvmed_fs::versions::Counts;
-use nvmed_fs::{FsError, OpenFlags};
+use nvmed_fs::{FsError, Object, OpenFlags};
 use nvmed_stack::LOGS;
-use nvmed_sys::sync::{Arc, Mutex, OnceLock, Weak};
+use nvmed_sys::sync::{Arc, Mutex, OnceLock};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -41,7 +42,7 @@ struct SessionLog {
 
 #[derive(Default)]
 struct LogDesk {
-    session: Weak<Session>,
+    session: Option<Arc<Session>>,
     /// The user who had it first: nobody else gets it.
     uid: Option<u32>,
     grants: [Option<Granted>; SLOTS],
@@ -51,6 +52,7 @@ struct LogDesk {
 
 /// A file that is written by posts.
 struct Granted {
+    grant: Grant,
     description: Arc<Description>,
     changes: Changes,
 }
@@ -130,9 +132,9 @@ impl SessionLog {
             return;
         }
         let mut is_strange = false;
-        let taken = self.log.take(|slot, offset, bytes| match &desk.grants[slot as usize] {
-            Some(granted) => service.make_posted(desk, &granted.description, offset, bytes),
-            None => is_strange = true,
+        let taken = self.log.take(|slot, change| match &desk.grants[slot as usize] {
+            Some(granted) if granted.grant.covers(&change) => service.make_posted(desk, granted, change),
+            _ => is_strange = true,
         });
         if is_strange || taken == Err(Strange) {
             self.strange.store(true, Ordering::Relaxed);
@@ -163,22 +165,37 @@ impl Service {
         })
     }
 
-    fn make_posted(&self, desk: &LogDesk, description: &Arc<Description>, offset: u64, bytes: &[u8]) {
+    fn make_posted(&self, desk: &LogDesk, granted: &Granted, change: Change<'_>) {
+        let Some(session) = &desk.session else { return };
         let begun = self.statistics.begin();
-        let written = self.write_there(description, Some(offset), bytes);
-        let failed = match &written {
-            Ok((written, ..)) if *written == bytes.len() => None,
-            Ok(_) => Some(Errno::IO),
-            Err(error) => Some(error.errno()),
+        let (made, kind) = match change {
+            Change::Write { offset, bytes } => {
+                let written = self.write_there(&granted.description, Some(offset), bytes);
+                let whole = |(written, ..): (usize, _, _)| {
+                    if written == bytes.len() { Ok(()) } else { Err(FsError::Host(Errno::IO)) }
+                };
+                (written.and_then(whole), POSTED_WRITE)
+            }
+            change => (self.alter_posted(session, granted, change), POSTED_CHANGE),
         };
-        if let Some(errno) = failed {
-            description.owe(errno);
+        if let Err(error) = &made {
+            granted.description.owe(error.errno());
         }
-        let written = bytes.len() as u64;
-        let time = begun.elapsed();
-        self.statistics.count(&Done { kind: POSTED_WRITE, failed: failed.is_some(), read: 0, written, time });
-        if let Some(session) = desk.session.upgrade() {
-            session.counts.posted(written);
+        let written = if let Change::Write { bytes, .. } = change { bytes.len() as u64 } else { 0 };
+        let (failed, time) = (made.is_err(), begun.elapsed());
+        self.statistics.count(&Done { kind, failed, read: 0, written, time });
+        session.counts.posted(written);
+    }
+
+    fn alter_posted(&self, session: &Session, granted: &Granted, change: Change<'_>) -> Result<(), FsError> {
+        let _counted = self.board.change_names();
+        let (peer, node, files) = (session.peer(), granted.description.node(), session.files());
+        let (who, object) = (peer.credentials(), Object::Held(&node));
+        match change {
+            Change::Times(times) => files.utimens(object, times, &who),
+            Change::Owner { uid, gid } => files.chown(object, uid, gid, &who),
+            Change::Mode(mode) => files.chmod(object, mode, &who),
+            Change::Write { .. } => Err(FsError::Invalid),
         }
     }
 
@@ -223,14 +240,14 @@ impl Service {
         let mut desk = log.desk.lock();
         log.log.clear();
         log.strange.store(false, Ordering::Relaxed);
-        (desk.session, desk.uid) = (Arc::downgrade(session), Some(uid));
+        (desk.session, desk.uid) = (Some(Arc::clone(session)), Some(uid));
         session.log.set(number).map_err(|_| FsError::NotSupported)?;
         Ok(memory)
     }
 
-    /// Grants a session that it posts the writes of a description, if it may.
-    pub(crate) fn grant(&self, session: &Session, description: &Arc<Description>) -> Option<Grant> {
-        let number = *session.log.get()?;
+    /// Grants a session that it posts the changes of a description's file, if it may.
+    pub(crate) fn grant(&self, asker: &Asker<'_>, description: &Arc<Description>) -> Option<Grant> {
+        let number = *asker.session.log.get()?;
         let flags = description.flags();
         let durable = OpenFlags::SYNC.with(OpenFlags::DSYNC).with(OpenFlags::DIRECT);
         if !flags.writes() || flags.reads() || flags.has_any(durable) {
@@ -247,16 +264,15 @@ impl Service {
             return None;
         }
         // Who opens it after this finds it granted, and waits for the desk.
-        let granted = Granted { description: Arc::clone(description), changes };
         let is_alone = description.is_alone() && description.holders() == 1;
         if !is_alone || description.promise_ahead(PAGES_PROMISED).is_err() {
             self.logs.leave(ino);
             return None;
         }
         desk.number = desk.number.wrapping_add(1).max(1);
-        let grant = Grant { slot: slot as u32, number: desk.number };
+        let grant = Grant { slot: slot as u32, number: desk.number, reach: reach(asker, description) };
         log.log.begin(grant, ino);
-        desk.grants[slot] = Some(granted);
+        desk.grants[slot] = Some(Granted { grant, description: Arc::clone(description), changes });
         Some(grant)
     }
 
@@ -315,14 +331,14 @@ impl Service {
         let Some(log) = self.logs.logs[number].get() else { return };
         let mut desk = log.desk.lock();
         // A session ends once; who finds it ended before has nothing to do.
-        if !desk.session.upgrade().is_some_and(|its| std::ptr::eq(&raw const *its, session)) {
+        if !desk.session.as_ref().is_some_and(|its| std::ptr::eq(&raw const **its, session)) {
             return;
         }
         let ended: Vec<_> =
             (0..SLOTS as u32).filter_map(|slot| self.end_slot(log, &mut desk, slot)).collect();
-        desk.session = Weak::new();
+        let its = desk.session.take();
         drop(desk);
-        drop(ended);
+        drop((ended, its));
         self.logs.give_number(number);
     }
 }
@@ -342,5 +358,15 @@ impl Logs {
         let gone = self.granted.lock().remove(&ino);
         assert!(gone.is_some(), "inode {ino} is granted no more, and was not");
         self.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Which changes of its file the opener of a description may make in any case.
+fn reach(asker: &Asker<'_>, description: &Description) -> Reach {
+    let who = asker.who();
+    match (who.is_root(), who.uid == description.stat().uid) {
+        (true, _) => Reach::Root,
+        (false, true) => Reach::Owner,
+        (false, false) => Reach::Writes,
     }
 }

@@ -1,5 +1,6 @@
 //! What all sessions share: the mount, the numbers, the processes.
 
+use crate::answer::Asker;
 use crate::connection::Connection;
 use crate::description::Description;
 use crate::grant::{Admission, Admitted};
@@ -284,11 +285,11 @@ impl Service {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn hold_and_grant(&self, session: &Session, file: Arc<File>) -> Result<Answer, FsError> {
+    pub(crate) fn hold_and_grant(&self, asker: &Asker<'_>, file: Arc<File>) -> Result<Answer, FsError> {
         let description = Description::new(self.handle(), file, Arc::clone(&self.board));
-        let mut held = self.hold_description(session, &description)?;
+        let mut held = self.hold_description(asker.session, &description)?;
         if let Answer::Held { grant, .. } = &mut held {
-            *grant = self.grant(session, &description);
+            *grant = self.grant(asker, &description);
         }
         Ok(held)
     }

@@ -14,7 +14,7 @@ const LATENCY_GROUPS: usize = 32;
 
 /// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, writes that come with their sync,
 /// and those that were posted.
-pub const KINDS: [&str; 38] = [
+pub const KINDS: [&str; 39] = [
     "ping",
     "lookup",
     "open",
@@ -53,10 +53,13 @@ pub const KINDS: [&str; 38] = [
     "claim",
     "write_posted",
     "renew",
+    "change_posted",
 ];
 
 /// The kind of a write that was posted: a call that nobody waited for.
 pub(crate) const POSTED_WRITE: usize = 36;
+/// The same, of another change.
+pub(crate) const POSTED_CHANGE: usize = 38;
 
 /// Which of [`KINDS`] a call is.
 pub(crate) fn kind(call: &Call<'_>) -> usize {
