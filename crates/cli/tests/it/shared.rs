@@ -5,6 +5,7 @@
 
 use crate::scratch::{Scratch, have};
 use crate::support::{Client, until};
+use nvmed_dice::Dice;
 use nvmed_fs::OpenFlags;
 use nvmed_wire::{Address, Call, LaneError, SERVER_VARIABLE};
 use rustix::process::{Pid, Signal};
@@ -204,6 +205,46 @@ fn a_killed_server_ends_every_call_and_loses_none_that_was_completed() {
         assert_eq!(number, (index as u64).to_le_bytes());
     }
     scratch.ok(["fsck", "d.img"]);
+}
+
+/// Appends to two files by posts, and looks at one now and then, until the server is gone; says how often it has.
+const POSTER: &str = r#"
+for i in 1 2 3 4 5 6 7 8; do echo warm >>store/warm; done
+exec 3>>store/a 4>>store/b; i=0
+while printf %08d $i >&3 && printf %08d $i >&4; do
+    i=$((i + 1)); [ $((i % 37)) != 0 ] || echo busy; [ $((i % 101)) != 0 ] || [ -s store/a ]
+done 2>/dev/null
+echo done $i
+"#;
+
+#[test]
+fn whenever_a_server_is_killed_what_was_posted_is_there() {
+    let number = |name: &str, default| {
+        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let mut dice = Dice::of(&[number("NVMED_SEED", 15)]);
+    for round in 0..number("NVMED_KILLS", 6) {
+        let scratch = Scratch::with_device("64M");
+        let mut command = scratch.nvmed(["run", "-D", "d.img", "-d", "store", "--", "bash", "-c", POSTER]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        for _ in 0..=dice.roll(60) {
+            wait_for(&mut child, "busy");
+        }
+        rustix::process::kill_process(server_of(&child), Signal::KILL).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        let out = String::from_utf8_lossy(&ended.stdout);
+        let done = out.lines().find_map(|line| line.strip_prefix("done ")).expect("it ended by itself");
+        let done: usize = done.parse().unwrap();
+        for file in ["a", "b"] {
+            scratch.ok(["cp", &format!("d.img:/{file}"), file]);
+            let bytes = std::fs::read_to_string(scratch.path(file)).unwrap();
+            assert!(bytes.len() / 8 >= done, "kill {round}: {} of {done} writes of {file}", bytes.len() / 8);
+            for (index, number) in bytes.as_bytes().chunks(8).enumerate() {
+                assert_eq!(number, format!("{index:08}").as_bytes(), "kill {round}: {file}");
+            }
+        }
+        scratch.ok(["fsck", "d.img"]);
+    }
 }
 
 #[test]
