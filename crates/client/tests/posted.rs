@@ -137,7 +137,9 @@ fn a_full_device_refuses_before_it_has_agreed() {
     let mut written = HashMap::new();
     'full: for number in 0..64 {
         let name = format!("file{number}");
-        let Ok(file) = session.files().open(&session.files().root(), name.as_bytes(), WRITE, 0o644) else { break };
+        let Ok(file) = session.files().open(&session.files().root(), name.as_bytes(), WRITE, 0o644) else {
+            break;
+        };
         for block in 0..400_u64 {
             match file.write(&[number as u8 + 1; PAGE]) {
                 Ok(PAGE) => _ = written.insert(name.clone(), (block + 1) * PAGE as u64),

@@ -468,3 +468,7 @@ impl File {
         self.core.pages.give_back_ahead(&self.inode);
     }
 }
+
+#[cfg(test)]
+#[path = "posted_tests.rs"]
+mod tests;

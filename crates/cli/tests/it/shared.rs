@@ -219,9 +219,8 @@ echo done $i
 
 #[test]
 fn whenever_a_server_is_killed_what_was_posted_is_there() {
-    let number = |name: &str, default| {
-        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-    };
+    let number =
+        |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let mut dice = Dice::of(&[number("NVMED_SEED", 15)]);
     for round in 0..number("NVMED_KILLS", 6) {
         let scratch = Scratch::with_device("64M");
