@@ -54,7 +54,13 @@ impl Drop for Counted {
 /// [`LaneError`] for what a client of ours does not write.
 pub(crate) fn serve(service: &Service, session: &Session, lane: &ServerLane) -> Result<(), LaneError> {
     let mut request = Request::default();
-    while lane.next(&mut request)? {
+    // What the client has posted is made while it does something else, so that its next call finds it made.
+    let mut meanwhile = || {
+        let _ = service.mount.guarded(|| service.take_posted_writes_of(session));
+        // What it may not say is found out with its next call.
+        let _ = service.take_posts(session, lane);
+    };
+    while lane.next(&mut request, &mut meanwhile)? {
         let Request { message, data } = &mut request;
         let call = message.call()?;
         service.take_posts(session, lane)?;

@@ -158,6 +158,18 @@ impl Service {
         }
     }
 
+    /// Makes what a session's process has posted, if nobody else is at it.
+    #[inline]
+    pub(crate) fn take_posted_writes_of(&self, session: &Session) {
+        if let Some(&number) = session.log.get()
+            && let Some(log) = self.logs.logs[number].get()
+            && log.log.has_posts()
+            && let Some(desk) = log.desk.try_lock()
+        {
+            log.take(self, &desk);
+        }
+    }
+
     /// Whether a session's log holds what no client of ours writes: it is to end.
     pub(crate) fn has_strange_posts(&self, session: &Session) -> bool {
         session.log.get().is_some_and(|number| {
