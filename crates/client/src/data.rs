@@ -2,8 +2,12 @@
 
 use crate::core::STRANGE;
 use crate::file::File;
-use nvmed_fs::{FsError, OpenFlags};
-use nvmed_wire::{Answer, Call, DATA_BYTES_MAX};
+use nvmed_fs::posted::{Change, Outcome, WRITE_BYTES_MAX};
+use nvmed_fs::{FileType, FsError, OpenFlags};
+use nvmed_wire::{Answer, Call, DATA_BYTES_MAX, PAGES_GRANTED};
+
+/// No offset of a file is beyond this one: `off_t`.
+const OFFSET_MAX: u64 = i64::MAX as u64;
 
 impl File {
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
@@ -139,6 +143,48 @@ impl File {
             if written < part || done == from.len() {
                 return Ok(done);
             }
+        }
+    }
+
+    /// Posts a write at an offset, without one at the end, if it may be posted: the offset after it. None takes a call.
+    #[inline]
+    fn post_write(&self, from: &[u8], offset: Option<u64>) -> Option<u64> {
+        if self.holding.granted.is_none() {
+            self.could_be_posted();
+            return None;
+        }
+        if from.is_empty() || from.len() > WRITE_BYTES_MAX {
+            return None;
+        }
+        self.holding.with_grant(|log, grant, progress| {
+            let offset = if self.flags().has(OpenFlags::APPEND) { progress.end } else { offset? };
+            let end = offset.checked_add(from.len() as u64).filter(|end| *end <= OFFSET_MAX)?;
+            let write = Change::Write { offset, bytes: from };
+            for _ in 0..2 {
+                let posted = match progress.new_pages(offset, end) {
+                    new if new > progress.pages => Outcome::Full,
+                    _ => log.post(grant, write),
+                };
+                match posted {
+                    Outcome::Done => {
+                        progress.wrote(offset, end);
+                        return Some(end);
+                    }
+                    Outcome::Full if self.holding.renew() => progress.pages = PAGES_GRANTED,
+                    _ => break,
+                }
+            }
+            None
+        })
+    }
+
+    /// A description without a grant is written: it might have one, if the process had a log.
+    #[cold]
+    fn could_be_posted(&self) {
+        let flags = self.flags();
+        let is_plain = flags.writes() && !flags.reads() && self.holding.kind == FileType::File;
+        if is_plain {
+            self.core().link().ask_for_log();
         }
     }
 }

@@ -250,7 +250,7 @@ impl File {
     /// As [`nvmed_fs::File::fdatasync`].
     pub fn fdatasync(&self) -> Result<(), FsError> {
         let board = &self.core().board;
-        let is_taken = || self.core().link().is_taken();
+        let is_taken = || self.core().link().posting.is_taken();
         if self.rhythm.sync(|mark| board.is_unchanged(mark) && !board.is_dead() && is_taken()) {
             return Ok(());
         }

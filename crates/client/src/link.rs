@@ -7,6 +7,7 @@ use crate::posted::Posting;
 use crate::shelf::Shelf;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::FsError;
+use nvmed_fs::posted::{LOG_BYTES, Poster};
 use nvmed_sys::{ForkGuard, ForkLock, Mapping, Pages};
 use nvmed_wire::{
     Answer, BoardView, Call, ClientLane, Control, ControlAnswer, Handle, LaneError, SECRET_BYTES, Socket,
@@ -244,6 +245,25 @@ impl Link {
             }
             made => made,
         }
+    }
+
+    /// Asks for a log to post writes in, at some write of many that could have been posted.
+    #[cold]
+    pub(crate) fn ask_for_log(&self) {
+        if !self.posting.wants_log() {
+            return;
+        }
+        let Ok(mut talk) = self.socket() else { return };
+        if self.posting.has_asked() {
+            // Another thread has asked meanwhile.
+            return;
+        }
+        let log = talk.ask(&Control::Log, None).ok().and_then(|(_, fd)| {
+            let log = Mapping::shared(fd?.as_fd(), 0, LOG_BYTES, Pages::Base).ok()?;
+            log.forbid_fork().ok()?;
+            Some(Poster::new(log))
+        });
+        self.posting.put(log);
     }
 
     /// Counts reads that made no call, where the server's statistics look.

@@ -1,10 +1,10 @@
 //! An inode that the session holds.
 
 use crate::core::{Core, STRANGE};
-use crate::posted::Granted;
+use crate::posted::{Granted, Progress};
 use crate::shelf::Posted;
 use core::sync::atomic::{AtomicBool, Ordering};
-use nvmed_fs::posted::Grant;
+use nvmed_fs::posted::{Change, Grant, Outcome, Poster};
 use nvmed_fs::versions::Version;
 use nvmed_fs::{FileType, FsError, Stat};
 use nvmed_wire::{Answer, Call, Card, Handle, Object};
@@ -96,6 +96,45 @@ impl Holding {
 
     pub fn object(&self) -> Result<Object<'static>, FsError> {
         self.handle().map(Object::Held)
+    }
+
+    /// As [`crate::posted::Posting::post`], as long as the server is there.
+    pub(crate) fn with_grant<T>(
+        &self,
+        post: impl FnOnce(&Poster, Grant, &mut Progress) -> Option<T>,
+    ) -> Option<T> {
+        let granted = self.granted.as_ref()?;
+        let link = self.core.link();
+        if !link.is_open() || self.core.board.is_dead() {
+            return None;
+        }
+        link.posting.post(granted, self.known.0.size, post)
+    }
+
+    /// Posts a change of its attributes, if it may be posted.
+    pub(crate) fn post_change(&self, change: Change<'_>) -> bool {
+        let posted = self.with_grant(|log, grant, _| {
+            let posted = || grant.covers(&change) && log.post(grant, change) == Outcome::Done;
+            posted().then_some(())
+        });
+        posted.is_some()
+    }
+
+    #[cold]
+    pub(crate) fn renew(&self) -> bool {
+        let Ok(handle) = self.handle() else { return false };
+        let answered = self.core.call(&Call::Renew { handle });
+        answered.is_ok_and(|reply| reply.answer == Answer::Renewed(true))
+    }
+
+    /// The status that the open answered, if the grant is the only change since, and nothing was posted.
+    fn status_as_granted(&self) -> Option<Stat> {
+        let granted = self.granted.as_ref()?;
+        if granted.is_used() {
+            return None;
+        }
+        let (stat, version) = self.known;
+        if self.core.board.has_version_but_for_one(version?) { self.core.answered(stat) } else { None }
     }
 
     pub fn stat(&self) -> Result<Stat, FsError> {

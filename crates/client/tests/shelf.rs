@@ -1,5 +1,6 @@
 //! The shelf: names, status and bytes that make no call are what a call would answer, whatever others do.
 
+mod posted;
 mod support;
 
 use core::ops::ControlFlow;

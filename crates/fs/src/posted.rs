@@ -184,7 +184,7 @@ impl Grant {
 
 /// What became of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Posted {
+pub enum Outcome {
     /// The change is as good as made.
     Done,
     /// There is no room until the log is taken.
@@ -223,7 +223,7 @@ impl Poster {
     }
 
     /// Posts a change. One thread at a time.
-    pub fn post(&self, grant: Grant, change: Change<'_>) -> Posted {
+    pub fn post(&self, grant: Grant, change: Change<'_>) -> Outcome {
         let mut room = [0; TIMES_BYTES];
         let (kind, head, from) = change.parts(&mut room);
         let bytes = record_bytes(from.len());
@@ -231,28 +231,28 @@ impl Poster {
             // Barriers L4 and L6.
             let word = self.0.u64(WORD).load(Ordering::Acquire);
             if !self.stands(grant) {
-                return Posted::Over;
+                return Outcome::Over;
             }
             let used = bytes_of(word);
             if from.len() > WRITE_BYTES_MAX || used + bytes > RECORDS_BYTES {
-                return Posted::Full;
+                return Outcome::Full;
             }
             let at = RECORDS + used;
             self.0.u32(at).store(kind << SLOT_BITS | grant.slot, Ordering::Relaxed);
             self.0.u32(at + 4).store(from.len() as u32, Ordering::Relaxed);
             self.0.u64(at + 8).store(head, Ordering::Relaxed);
             if !self.0.takes(at + HEAD_BYTES, from) {
-                return Posted::Fault;
+                return Outcome::Fault;
             }
             let counted = word + bytes as u64;
             // Barrier L1.
             let posted =
                 self.0.u64(WORD).compare_exchange(word, counted, Ordering::AcqRel, Ordering::Relaxed);
             if posted.is_ok() {
-                return Posted::Done;
+                return Outcome::Done;
             }
         }
-        Posted::Full
+        Outcome::Full
     }
 }
 

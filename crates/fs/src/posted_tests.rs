@@ -25,7 +25,7 @@ fn write(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(1 + number as usize % 40)
 }
 
-fn post(poster: &Poster, number: u64) -> Posted {
+fn post(poster: &Poster, number: u64) -> Outcome {
     poster.post(GRANT, Change::Write { offset: number, bytes: &write(number) })
 }
 
@@ -43,7 +43,7 @@ fn each_post_is_taken_once_and_in_order_while_both_sides_are_at_it() {
     std::thread::scope(|scope| {
         let posting = scope.spawn(|| {
             for number in 0..20_000 {
-                while post(&poster, number) == Posted::Full {
+                while post(&poster, number) == Outcome::Full {
                     std::thread::yield_now();
                 }
             }
@@ -61,7 +61,7 @@ fn nothing_is_posted_after_a_seal() {
         let (poster, log, ..) = log();
         let mut taken = Vec::new();
         let posted = std::thread::scope(|scope| {
-            let posting = scope.spawn(|| (0..).take_while(|n| post(&poster, *n) == Posted::Done).count());
+            let posting = scope.spawn(|| (0..).take_while(|n| post(&poster, *n) == Outcome::Done).count());
             while !log.has_posts() {
                 std::hint::spin_loop();
             }
@@ -80,9 +80,9 @@ fn whenever_the_server_dies_what_it_has_not_made_is_left() {
         for made in 0..=posts {
             let (poster, log, seen, ledger) = log();
             // A turn before, so that what is left of it lies behind.
-            (0..40).for_each(|number| assert_eq!(post(&poster, number), Posted::Done));
+            (0..40).for_each(|number| assert_eq!(post(&poster, number), Outcome::Done));
             log.take(|_, _| {}).unwrap();
-            (100..100 + posts).for_each(|number| assert_eq!(post(&poster, number), Posted::Done));
+            (100..100 + posts).for_each(|number| assert_eq!(post(&poster, number), Outcome::Done));
             let dies = |change: Change<'_>| {
                 if number(change) == 100 + made {
                     panic!("killed")
@@ -128,7 +128,7 @@ fn every_change_comes_as_it_was_posted() {
         Change::Mode(0o6755),
     ];
     for change in changes {
-        assert_eq!(poster.post(GRANT, change), Posted::Done);
+        assert_eq!(poster.post(GRANT, change), Outcome::Done);
     }
     let left = left(&seen, &ledger, 0);
     assert!(left.iter().map(|left| left.change().unwrap()).eq(changes));
@@ -145,13 +145,13 @@ fn every_change_comes_as_it_was_posted() {
 fn a_log_that_is_full_or_too_small_says_so() {
     let (poster, log, ..) = log();
     let large = vec![1; WRITE_BYTES_MAX + 1];
-    assert_eq!(poster.post(GRANT, Change::Write { offset: 0, bytes: &large }), Posted::Full);
+    assert_eq!(poster.post(GRANT, Change::Write { offset: 0, bytes: &large }), Outcome::Full);
     let most = Change::Write { offset: 0, bytes: &large[1..] };
-    assert_eq!((0..).take_while(|_| poster.post(GRANT, most) == Posted::Done).count(), 3);
+    assert_eq!((0..).take_while(|_| poster.post(GRANT, most) == Outcome::Done).count(), 3);
     log.take(|_, _| {}).unwrap();
-    assert_eq!(poster.post(GRANT, most), Posted::Done);
-    assert_eq!(poster.post(Grant { number: 8, ..GRANT }, most), Posted::Over);
-    assert_eq!(poster.post(Grant { slot: 99, ..GRANT }, most), Posted::Over);
+    assert_eq!(poster.post(GRANT, most), Outcome::Done);
+    assert_eq!(poster.post(Grant { number: 8, ..GRANT }, most), Outcome::Over);
+    assert_eq!(poster.post(Grant { slot: 99, ..GRANT }, most), Outcome::Over);
 }
 
 #[test]

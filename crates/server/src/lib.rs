@@ -19,6 +19,7 @@ mod hold;
 mod lane;
 mod listing;
 mod lock;
+mod logs;
 mod map;
 mod names;
 mod owner;

@@ -1,133 +1,21 @@
-//! Posted writes: the logs, who may post, and when what was posted is made (docs/spec/posted-writes.md).
+//! Posted changes: who may post, and when what was posted is made (docs/spec/posted-writes.md).
 
 use crate::answer::Asker;
 use crate::description::Description;
+use crate::logs::{Changes, Granted, LogDesk, PAGES_PROMISED, SessionLog};
 use crate::service::Service;
 use crate::session::Session;
 use crate::statistics::{Done, POSTED_CHANGE, POSTED_WRITE};
-use nvmed_fs::posted::{Change, Grant, Log, Reach, SLOTS, Strange};
-use nvmed_fs::versions::Counts;
+use nvmed_fs::posted::{Change, Grant, Reach, SLOTS, Strange};
 use nvmed_fs::{FsError, Object, OpenFlags};
-use nvmed_stack::LOGS;
-use nvmed_sys::sync::{Arc, Mutex, OnceLock};
+use nvmed_sys::sync::Arc;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
-/// Pages that a grant has promised: a client uses as many, less those for a file that leaves its record.
-pub(crate) const PAGES_PROMISED: u64 = nvmed_wire::PAGES_GRANTED + 2;
-
-/// The logs of one mount, and the files that are granted.
-pub(crate) struct Logs {
-    logs: [OnceLock<Arc<SessionLog>>; LOGS],
-    /// A bit for each log that a session has.
-    used: AtomicU32,
-    /// Which log and slot writes of a file are posted in, by inode.
-    granted: Mutex<HashMap<u64, (usize, u32)>>,
-    /// How many these are: without any, an open costs one load.
-    count: AtomicU32,
-    /// Whether sessions get logs.
-    offered: bool,
-}
-
-/// A log, and what the server knows of it.
-struct SessionLog {
-    log: Log,
-    /// What is in it was written by no client of ours.
-    strange: AtomicBool,
-    /// Taken before the log is taken, and before a grant begins or ends.
-    desk: Mutex<LogDesk>,
-}
-
-#[derive(Default)]
-struct LogDesk {
-    session: Option<Arc<Session>>,
-    /// The user who had it first: nobody else gets it.
-    uid: Option<u32>,
-    grants: [Option<Granted>; SLOTS],
-    /// The number of the last grant.
-    number: u32,
-}
-
-/// A file that is written by posts.
-struct Granted {
-    grant: Grant,
-    description: Arc<Description>,
-    changes: Changes,
-}
-
-/// The version of an inode has a change under way, until it is dropped.
-struct Changes {
-    counts: Arc<Counts>,
-    ino: u64,
-}
-
-impl Changes {
-    fn begin(counts: &Arc<Counts>, ino: u64) -> Self {
-        counts.begin(ino);
-        Self { counts: Arc::clone(counts), ino }
-    }
-}
-
-impl Drop for Changes {
-    fn drop(&mut self) {
-        self.counts.end(self.ino);
-    }
-}
-
-impl Drop for Granted {
-    fn drop(&mut self) {
-        self.description.give_back_ahead();
-    }
-}
-
-impl Logs {
-    /// Whether sessions get logs is `offered`.
-    pub fn new(offered: bool) -> Self {
-        Self {
-            logs: [const { OnceLock::new() }; LOGS],
-            used: AtomicU32::new(0),
-            granted: Mutex::default(),
-            count: AtomicU32::new(0),
-            offered,
-        }
-    }
-
-    /// A number that no session has; the caller has it from now on.
-    fn take_number(&self, mut among: u32) -> Option<usize> {
-        among &= !self.used.load(Ordering::Relaxed);
-        while among != 0 {
-            let bit = among & among.wrapping_neg();
-            if self.used.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
-                return Some(bit.trailing_zeros() as usize);
-            }
-            among &= !bit;
-        }
-        None
-    }
-
-    fn give_number(&self, number: usize) {
-        let before = self.used.fetch_and(!(1 << number), Ordering::AcqRel);
-        assert!(before & (1 << number) != 0 || std::thread::panicking(), "log {number} is given back twice");
-    }
-
-    /// Pages that are promised to files whose writes are posted, and not used.
-    pub(crate) fn pages_promised(&self) -> u64 {
-        let pages = |log: &Arc<SessionLog>| -> u64 {
-            let desk = log.desk.lock();
-            desk.grants.iter().flatten().map(|granted| granted.description.promised_ahead()).sum()
-        };
-        if self.count.load(Ordering::SeqCst) == 0 {
-            return 0;
-        }
-        self.logs.iter().filter_map(OnceLock::get).map(pages).sum()
-    }
-}
-
-impl SessionLog {
+impl SessionLog<Session> {
     /// Makes what was posted. The caller has the desk.
-    fn take(&self, service: &Service, desk: &LogDesk) {
+    fn take(&self, service: &Service, desk: &LogDesk<Session>) {
         if self.strange.load(Ordering::Relaxed) || !self.log.has_posts() {
             return;
         }
@@ -146,23 +34,15 @@ impl Service {
     /// Makes what all processes have posted: whoever is answered after this sees it.
     #[inline]
     pub(crate) fn take_posted_writes(&self) {
-        let mut used = self.logs.used.load(Ordering::Acquire);
-        while used != 0 {
-            let number = used.trailing_zeros() as usize;
-            used &= used - 1;
-            if let Some(log) = self.logs.logs[number].get()
-                && log.log.has_posts()
-            {
-                log.take(self, &log.desk.lock());
-            }
+        for log in self.logs.in_use().filter(|log| log.log.has_posts()) {
+            log.take(self, &log.desk.lock());
         }
     }
 
     /// Makes what a session's process has posted, if nobody else is at it.
     #[inline]
     pub(crate) fn take_posted_writes_of(&self, session: &Session) {
-        if let Some(&number) = session.log.get()
-            && let Some(log) = self.logs.logs[number].get()
+        if let Some(log) = self.log_of(session)
             && log.log.has_posts()
             && let Some(desk) = log.desk.try_lock()
         {
@@ -170,14 +50,17 @@ impl Service {
         }
     }
 
-    /// Whether a session's log holds what no client of ours writes: it is to end.
-    pub(crate) fn has_strange_posts(&self, session: &Session) -> bool {
-        session.log.get().is_some_and(|number| {
-            self.logs.logs[*number].get().is_some_and(|log| log.strange.load(Ordering::Relaxed))
-        })
+    #[inline]
+    fn log_of(&self, session: &Session) -> Option<&SessionLog<Session>> {
+        self.logs.get(*session.log.get()?)
     }
 
-    fn make_posted(&self, desk: &LogDesk, granted: &Granted, change: Change<'_>) {
+    /// Whether a session's log holds what no client of ours writes: it is to end.
+    pub(crate) fn has_strange_posts(&self, session: &Session) -> bool {
+        self.log_of(session).is_some_and(|log| log.strange.load(Ordering::Relaxed))
+    }
+
+    fn make_posted(&self, desk: &LogDesk<Session>, granted: &Granted, change: Change<'_>) {
         let Some(session) = &desk.session else { return };
         let begun = self.statistics.begin();
         let (made, kind) = match change {
@@ -216,43 +99,24 @@ impl Service {
     /// # Errors
     /// [`FsError::NotSupported`] when there is none for it; the host has no memory.
     pub(crate) fn log(&self, session: &Arc<Session>) -> Result<OwnedFd, FsError> {
-        if !self.logs.offered || self.mount.writes_are_durable() || session.log.get().is_some() {
+        if !self.logs.are_offered() || self.mount.writes_are_durable() || session.log.get().is_some() {
             return Err(FsError::NotSupported);
         }
-        let uid = session.user.uid;
-        let (mut mine, mut new) = (0, 0);
-        for (number, log) in self.logs.logs.iter().enumerate() {
-            match log.get() {
-                Some(log) if log.desk.lock().uid == Some(uid) => mine |= 1 << number,
-                Some(_) => {}
-                None => new |= 1 << number,
-            }
-        }
-        let number = self.logs.take_number(mine).or_else(|| self.logs.take_number(new));
-        let number = number.ok_or(FsError::NotSupported)?;
-        let memory = self.open_log(number, session, uid);
-        if memory.is_err() {
-            self.logs.give_number(number);
-        }
-        memory
+        let number = self.logs.take_number(session.user.uid).ok_or(FsError::NotSupported)?;
+        self.open_log(number, session).inspect_err(|_| self.logs.give_number(number))
     }
 
-    fn open_log(&self, number: usize, session: &Arc<Session>, uid: u32) -> Result<OwnedFd, FsError> {
-        let log = match self.logs.logs[number].get() {
+    fn open_log(&self, number: usize, session: &Arc<Session>) -> Result<OwnedFd, FsError> {
+        let log = match self.logs.get(number) {
             Some(log) => log,
-            None => {
-                let log = self.mount.log(number)?.ok_or(FsError::NotSupported)?;
-                let log = SessionLog { log, strange: AtomicBool::new(false), desk: Mutex::default() };
-                // Who has the number is alone with it.
-                self.logs.logs[number].get_or_init(|| Arc::new(log))
-            }
+            None => self.logs.put(number, self.mount.log(number)?.ok_or(FsError::NotSupported)?),
         };
         let (memory, _) = log.log.memory().backing().ok_or(Errno::IO)?;
         let memory = rustix::io::fcntl_dupfd_cloexec(memory, 0)?;
         let mut desk = log.desk.lock();
         log.log.clear();
         log.strange.store(false, Ordering::Relaxed);
-        (desk.session, desk.uid) = (Some(Arc::clone(session)), Some(uid));
+        (desk.session, desk.uid) = (Some(Arc::clone(session)), Some(session.user.uid));
         session.log.set(number).map_err(|_| FsError::NotSupported)?;
         Ok(memory)
     }
@@ -265,7 +129,7 @@ impl Service {
         if !flags.writes() || flags.reads() || flags.has_any(durable) {
             return None;
         }
-        let log = self.logs.logs[number].get()?;
+        let log = self.logs.get(number)?;
         let ino = description.node().ino();
         // In this order: no shelf answers for it from here on, and who has opened it so is known to the server.
         let changes = Changes::begin(self.board.versions(), ino);
@@ -292,8 +156,7 @@ impl Service {
     pub(crate) fn renew(&self, session: &Session, description: &Description) -> bool {
         let Some(&number) = session.log.get() else { return false };
         let ino = description.node().ino();
-        let found = self.logs.granted.lock().get(&ino).copied();
-        let is_mine = found.is_some_and(|(log, _)| log == number);
+        let is_mine = self.logs.place(ino).is_some_and(|(log, _)| log == number);
         if is_mine && description.promise_ahead(PAGES_PROMISED).is_ok() {
             return true;
         }
@@ -304,12 +167,8 @@ impl Service {
     /// The writes of a file are posted no more, if they were, and those that were are made.
     #[inline]
     pub(crate) fn end_grant(&self, ino: u64) {
-        if self.logs.count.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let found = self.logs.granted.lock().get(&ino).copied();
-        if let Some((number, slot)) = found
-            && let Some(log) = self.logs.logs[number].get()
+        if let Some((number, slot)) = self.logs.place(ino)
+            && let Some(log) = self.logs.get(number)
         {
             let mut desk = log.desk.lock();
             let is_its = desk.grants[slot as usize].as_ref().is_some_and(|one| one.changes.ino == ino);
@@ -320,7 +179,7 @@ impl Service {
     }
 
     /// Ends the grant in a slot of a log whose desk the caller has; what it was is to be dropped without the desk.
-    fn end_slot(&self, log: &SessionLog, desk: &mut LogDesk, slot: u32) -> Option<Granted> {
+    fn end_slot(&self, log: &SessionLog<Session>, desk: &mut LogDesk<Session>, slot: u32) -> Option<Granted> {
         let ino = desk.grants[slot as usize].as_ref()?.changes.ino;
         log.log.seal(slot);
         log.take(self, desk);
@@ -332,7 +191,7 @@ impl Service {
 
     /// Ends all grants: what was promised to them is wanted by others. Whether there were any.
     pub(crate) fn end_grants(&self) -> bool {
-        let granted: Vec<u64> = self.logs.granted.lock().keys().copied().collect();
+        let granted = self.logs.files();
         granted.iter().for_each(|ino| self.end_grant(*ino));
         !granted.is_empty()
     }
@@ -340,7 +199,7 @@ impl Service {
     /// A session ends: what it has posted is made, and its log is another's.
     pub(crate) fn end_log(&self, session: &Session) {
         let Some(&number) = session.log.get() else { return };
-        let Some(log) = self.logs.logs[number].get() else { return };
+        let Some(log) = self.logs.get(number) else { return };
         let mut desk = log.desk.lock();
         // A session ends once; who finds it ended before has nothing to do.
         if !desk.session.as_ref().is_some_and(|its| std::ptr::eq(&raw const **its, session)) {
@@ -352,24 +211,6 @@ impl Service {
         drop(desk);
         drop((ended, its));
         self.logs.give_number(number);
-    }
-}
-
-impl Logs {
-    fn enter(&self, ino: u64, place: (usize, u32)) -> bool {
-        let mut granted = self.granted.lock();
-        if granted.contains_key(&ino) {
-            return false;
-        }
-        granted.insert(ino, place);
-        self.count.fetch_add(1, Ordering::SeqCst);
-        true
-    }
-
-    fn leave(&self, ino: u64) {
-        let gone = self.granted.lock().remove(&ino);
-        assert!(gone.is_some(), "inode {ino} is granted no more, and was not");
-        self.count.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -6,10 +6,10 @@ use crate::description::Description;
 use crate::grant::{Admission, Admitted};
 use crate::hold::{Hold, Thing};
 use crate::lane::Served;
+use crate::logs::Logs;
 use crate::map::Maps;
 use crate::owner::{Owner, Owners};
 use crate::peer::Peer;
-use crate::posted::Logs;
 use crate::session::Session;
 use crate::share::{Limits, Resource, Shares};
 use crate::shelf::Shelves;
@@ -43,7 +43,7 @@ pub struct Service {
     pub(crate) owners: Owners,
     pub(crate) windows: Windows,
     pub(crate) shelves: Shelves,
-    pub(crate) logs: Logs,
+    pub(crate) logs: Logs<Session>,
     pub(crate) maps: Maps,
     pub(crate) tokens: Tokens,
     pub(crate) statistics: Statistics,

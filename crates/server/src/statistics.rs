@@ -114,7 +114,7 @@ pub(crate) struct Counts {
     errors: AtomicU64,
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
-    posted_writes: AtomicU64,
+    posted: AtomicU64,
     /// Lanes that are served now: in them the client counts the reads that windows answer.
     lanes: Mutex<Vec<Arc<ServerLane>>>,
     /// Such reads, and their bytes, of lanes that are served no more.
@@ -201,7 +201,7 @@ impl Counts {
 
     /// A write that was posted is made.
     pub(crate) fn posted(&self, bytes: u64) {
-        add(&self.posted_writes, 1);
+        add(&self.posted, 1);
         add(&self.bytes_written, bytes);
     }
 
@@ -254,7 +254,7 @@ impl Counts {
             "errors": get(&self.errors),
             "bytes_read": get(&self.bytes_read),
             "bytes_written": get(&self.bytes_written),
-            "posted_writes": get(&self.posted_writes),
+            "posted": get(&self.posted),
             "lanes": self.lanes.lock().len(),
         })
     }

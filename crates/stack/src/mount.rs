@@ -141,7 +141,7 @@ impl Mount {
         Ok(())
     }
 
-    /// The log of posted writes with this number, below [`LOGS`], which outlives this process where the run's memory
+    /// The log of posted writes with this number, below [`crate::LOGS`], which outlives this process where the run's memory
     /// does; none where every program has a mount of its own.
     ///
     /// # Errors

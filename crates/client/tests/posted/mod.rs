@@ -1,14 +1,12 @@
 //! Posted changes: nobody sees that they made no call.
 
-mod support;
-
+use crate::support::{self, PAGE, create, errno, serve};
 use nvmed_client::{File, FileSystem, Object, Session};
 use nvmed_dice::Dice;
 use nvmed_fs::{Follow, FsError, OpenFlags, RenameFlags, Time, Whence};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
-use support::{PAGE, create, errno, serve};
 
 const WRITE: OpenFlags = OpenFlags::WRITE.with(OpenFlags::CREATE);
 const APPEND: OpenFlags = WRITE.with(OpenFlags::APPEND);
