@@ -149,11 +149,10 @@ impl File {
     /// Posts a write at an offset, without one at the end, if it may be posted: the offset after it. None takes a call.
     #[inline]
     fn post_write(&self, from: &[u8], offset: Option<u64>) -> Option<u64> {
-        if self.holding.granted.is_none() {
-            self.could_be_posted();
+        if from.is_empty() || from.len() > WRITE_BYTES_MAX {
             return None;
         }
-        if from.is_empty() || from.len() > WRITE_BYTES_MAX {
+        if self.holding.granted.get().is_none() && !self.is_granted_now() {
             return None;
         }
         self.holding.with_grant(|log, grant, progress| {
@@ -170,7 +169,7 @@ impl File {
                         progress.wrote(offset, end);
                         return Some(end);
                     }
-                    Outcome::Full if self.holding.renew() => progress.pages = PAGES_GRANTED,
+                    Outcome::Full if self.holding.renew() == Some(grant) => progress.pages = PAGES_GRANTED,
                     _ => break,
                 }
             }
@@ -178,13 +177,17 @@ impl File {
         })
     }
 
-    /// A description without a grant is written: it might have one, if the process had a log.
+    /// A description without a grant is written: asks for one, or first for a log, at some write of many.
     #[cold]
-    fn could_be_posted(&self) {
-        let flags = self.flags();
-        let is_plain = flags.writes() && !flags.reads() && self.holding.kind == FileType::File;
-        if is_plain {
-            self.core().link().ask_for_log();
+    fn is_granted_now(&self) -> bool {
+        let (flags, posting) = (self.flags(), &self.core().link().posting);
+        if !flags.writes() || flags.reads() || self.holding.kind != FileType::File {
+            return false;
         }
+        if !posting.has_log() {
+            self.core().link().ask_for_log();
+            return false;
+        }
+        self.holding.granted.wants_grant() && self.holding.renew().is_some()
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Holding {
     /// Its status when it was opened or looked up, and as long as the inode has this version.
     pub known: (Stat, Option<Version>),
     /// The right to post writes of it.
-    pub granted: Option<Granted>,
+    pub granted: Granted,
     /// Others may wait for its end: it was inherited, received, shared or mapped, or a lock was asked for through it.
     told: AtomicBool,
 }
@@ -44,7 +44,7 @@ impl Holding {
         grant: Option<Grant>,
     ) -> Result<Arc<Self>, FsError> {
         let mut holding = Self::of(core, OnceLock::from(handle), None, known).ok_or(STRANGE)?;
-        holding.granted = grant.map(Granted::new);
+        holding.granted = Granted::new(grant, known.0.size);
         Ok(Arc::new(holding))
     }
 
@@ -63,7 +63,7 @@ impl Holding {
         let kind = FileType::of_mode(known.0.mode)?;
         let told = AtomicBool::new(false);
         let (core, ino) = (Arc::clone(core), known.0.ino);
-        Some(Self { core, handle, posted, ino, kind, known, granted: None, told })
+        Some(Self { core, handle, posted, ino, kind, known, granted: Granted::default(), told })
     }
 
     /// By what the server knows it, from now on.
@@ -103,12 +103,11 @@ impl Holding {
         &self,
         post: impl FnOnce(&Poster, Grant, &mut Progress) -> Option<T>,
     ) -> Option<T> {
-        let granted = self.granted.as_ref()?;
         let link = self.core.link();
         if !link.is_open() || self.core.board.is_dead() {
             return None;
         }
-        link.posting.post(granted, self.known.0.size, post)
+        link.posting.post(&self.granted, post)
     }
 
     /// Posts a change of its attributes, if it may be posted.
@@ -120,17 +119,18 @@ impl Holding {
         posted.is_some()
     }
 
+    /// Asks for more of what was granted, or for a grant: what it has then.
     #[cold]
-    pub(crate) fn renew(&self) -> bool {
-        let Ok(handle) = self.handle() else { return false };
-        let answered = self.core.call(&Call::Renew { handle });
-        answered.is_ok_and(|reply| reply.answer == Answer::Renewed(true))
+    pub(crate) fn renew(&self) -> Option<Grant> {
+        let answered = self.handle().and_then(|handle| Ok(self.core.call(&Call::Renew { handle })?.answer));
+        let Ok(Answer::Renewed { grant, bytes }) = answered else { return None };
+        self.granted.renewed(grant, bytes);
+        grant
     }
 
     /// The status that the open answered, if the grant is the only change since, and nothing was posted.
     fn status_as_granted(&self) -> Option<Stat> {
-        let granted = self.granted.as_ref()?;
-        if granted.is_used() {
+        if !self.granted.is_fresh() {
             return None;
         }
         let (stat, version) = self.known;

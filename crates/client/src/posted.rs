@@ -1,13 +1,15 @@
 //! Writes that make no call: they are posted in the process's log (docs/spec/posted-writes.md).
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use nvmed_fs::posted::{Grant, Poster, SLOTS};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use nvmed_fs::posted::{Grant, Poster, Reach, SLOTS};
 use nvmed_sys::{ForkGuard, ForkLock};
 use nvmed_wire::PAGES_GRANTED;
 use std::sync::OnceLock;
 
 /// Writes that could have been posted before a process asks for a log: one that writes little needs none.
 const WRITES_BEFORE: u32 = 4;
+/// Writes between two times that the server is asked for a grant, at most.
+const WRITES_BETWEEN: u32 = 64;
 /// How often a thread looks whether another one has posted.
 const LOOKS: u32 = 200;
 const PAGE: u64 = 4096;
@@ -49,23 +51,80 @@ impl Progress {
     }
 }
 
-/// The grant of a description, until it is over.
+/// The grant of a description, if it has one.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    grant: Grant,
-    over: AtomicBool,
-    /// Whether a write was posted: the status that the open answered is not the file's any more.
+    /// Packed; 0 is none.
+    grant: AtomicU64,
+    /// How large the file was then.
+    bytes: AtomicU64,
+    /// Whether anything was posted, or could be by a later grant: the status that the open answered is not the file's.
     used: AtomicBool,
+    /// Writes that could have been posted, and at how many of them the server is asked for a grant.
+    writes: AtomicU32,
+    ask_at: AtomicU32,
 }
 
+impl Default for Granted {
+    fn default() -> Self {
+        Self {
+            grant: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            used: AtomicBool::new(false),
+            writes: AtomicU32::new(0),
+            ask_at: AtomicU32::new(WRITES_BEFORE),
+        }
+    }
+}
+
+const REACHES: [Reach; 3] = [Reach::Writes, Reach::Owner, Reach::Root];
+
 impl Granted {
-    pub fn new(grant: Grant) -> Self {
-        Self { grant, over: AtomicBool::new(false), used: AtomicBool::new(false) }
+    /// Of a file that was opened with so many bytes.
+    pub fn new(grant: Option<Grant>, bytes: u64) -> Self {
+        let granted = Self::default();
+        granted.set(grant, bytes);
+        granted
     }
 
-    /// Whether anything was posted.
-    pub fn is_used(&self) -> bool {
-        self.used.load(Ordering::Relaxed)
+    fn set(&self, grant: Option<Grant>, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+        let packed = grant.map_or(0, |Grant { slot, number, reach }| {
+            u64::from(number) << 32 | u64::from(slot) << 8 | reach as u64
+        });
+        self.grant.store(packed, Ordering::Release);
+    }
+
+    /// The grant as it was when it was last heard of.
+    #[inline]
+    pub fn get(&self) -> Option<Grant> {
+        let packed = self.grant.load(Ordering::Acquire);
+        let reach = REACHES[(packed & 0xff) as usize % REACHES.len()];
+        let (number, slot) = ((packed >> 32) as u32, (packed as u32) >> 8);
+        (packed != 0).then_some(Grant { slot, number, reach })
+    }
+
+    /// The server has answered a renewal.
+    pub fn renewed(&self, grant: Option<Grant>, bytes: u64) {
+        self.used.store(true, Ordering::Relaxed);
+        self.set(grant, bytes);
+    }
+
+    /// Whether nothing was posted.
+    pub fn is_fresh(&self) -> bool {
+        !self.used.load(Ordering::Relaxed) && self.grant.load(Ordering::Relaxed) != 0
+    }
+
+    /// Counts a write that could have been posted; whether the server is asked for a grant now. Each time takes twice as
+    /// many, so that a file that others open again and again is not granted each time.
+    pub fn wants_grant(&self) -> bool {
+        let ask_at = self.ask_at.load(Ordering::Relaxed);
+        if self.writes.fetch_add(1, Ordering::Relaxed) + 1 < ask_at {
+            return false;
+        }
+        self.ask_at.store((ask_at * 2).min(WRITES_BETWEEN), Ordering::Relaxed);
+        self.writes.store(0, Ordering::Relaxed);
+        true
     }
 }
 
@@ -85,34 +144,36 @@ impl Posting {
         self.log.get().is_some()
     }
 
+    /// Whether there is a log.
+    pub fn has_log(&self) -> bool {
+        self.log.get().is_some_and(Option::is_some)
+    }
+
     /// Whether the server has made all that this process has posted.
     pub fn is_taken(&self) -> bool {
         self.log.get().and_then(Option::as_ref).is_none_or(Poster::is_taken)
     }
 
-    /// Calls `post` with the log, the grant, and how far the file has come, which had `size` bytes when it was granted;
-    /// none when the grant is over, or another thread is at it.
+    /// Calls `post` with the log, the grant, and how far the file has come; none without a grant that stands, or when
+    /// another thread is at it.
     pub fn post<T>(
         &self,
         granted: &Granted,
-        size: u64,
         post: impl FnOnce(&Poster, Grant, &mut Progress) -> Option<T>,
     ) -> Option<T> {
-        if granted.over.load(Ordering::Relaxed) {
-            return None;
-        }
+        let grant = granted.get()?;
         let log = self.log.get()?.as_ref()?;
         let mut files = self.lock()?;
-        let progress = &mut files[granted.grant.slot as usize];
-        if progress.number != granted.grant.number {
-            let (number, end) = (granted.grant.number, size);
-            *progress = Progress { number, end, last: 0, pages: PAGES_GRANTED };
+        let progress = &mut files[grant.slot as usize];
+        if progress.number != grant.number {
+            let end = granted.bytes.load(Ordering::Relaxed);
+            *progress = Progress { number: grant.number, end, last: 0, pages: PAGES_GRANTED };
         }
         // What the open answered tells of the file no more, whatever comes of this.
         granted.used.store(true, Ordering::Relaxed);
-        let posted = post(log, granted.grant, progress);
-        if posted.is_none() && !log.stands(granted.grant) {
-            granted.over.store(true, Ordering::Relaxed);
+        let posted = post(log, grant, progress);
+        if posted.is_none() && granted.get() == Some(grant) && !log.stands(grant) {
+            granted.set(None, 0);
         }
         posted
     }

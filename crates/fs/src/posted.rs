@@ -1,5 +1,5 @@
-//! Posted changes of files: a log that a process shares with the server of its file system, in memory that outlives both
-//! (docs/spec/posted-writes.md has the layout and the barriers).
+//! Posted changes of files: a log that a process shares with the server of its file system, in memory that outlives
+//! both (docs/spec/posted-writes.md has the layout and the barriers).
 
 use crate::error::FsError;
 use crate::file::File;
@@ -382,7 +382,7 @@ struct Record {
 }
 
 impl Record {
-    /// Copies the record at `at`, which ends by `end`, out of a log, its bytes into `buffer`; none for what is no record.
+    /// Copies the record at `at`, which ends by `end`, out of a log, its bytes into `buffer`; none for what is none.
     fn read(log: &Mapping, at: usize, end: usize, buffer: &mut Vec<u8>) -> Option<Self> {
         if end - at < HEAD_BYTES {
             return None;

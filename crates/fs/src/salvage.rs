@@ -30,7 +30,7 @@ struct Named {
 
 /// Mounts a file system and writes what a dead process left in `dead` into it, durably.
 ///
-/// `parts` has memory of its own. `dead` is not changed: after a failure it can be tried again. `posted` are the changes
+/// `parts` has memory of its own. `dead` is not changed: after a failure it can be tried again. `posted` are changes
 /// that its clients had posted, and that it has not made: they come last, in their order.
 ///
 /// # Errors

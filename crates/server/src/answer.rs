@@ -112,7 +112,8 @@ impl Service {
             }
             Call::Renew { handle } => {
                 let description = asker.session.description(handle)?;
-                Ok(Answer::Renewed(self.renew(asker.session, &description)))
+                let grant = self.renew(asker, &description);
+                Ok(Answer::Renewed { grant, bytes: description.stat().size })
             }
             Call::ReadDir { handle, after, bytes } => {
                 self.read_directory(asker.session, handle, (after, bytes), data)

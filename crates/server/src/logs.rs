@@ -20,6 +20,9 @@ pub(crate) struct Logs<S> {
     granted: Mutex<HashMap<u64, (usize, u32)>>,
     /// How many these are: without any, an open costs one load.
     count: AtomicU32,
+    /// The number of the last grant: no two have the same, in whichever logs they are. A forked process keeps those of
+    /// its parent, which are over, and has a log of its own.
+    last: AtomicU32,
     /// Whether sessions get logs.
     offered: bool,
 }
@@ -39,8 +42,6 @@ pub(crate) struct LogDesk<S> {
     /// The user who had it first: nobody else gets it.
     pub uid: Option<u32>,
     pub grants: [Option<Granted>; SLOTS],
-    /// The number of the last grant.
-    pub number: u32,
 }
 
 /// A file whose changes are posted.
@@ -83,6 +84,7 @@ impl<S> Logs<S> {
             used: AtomicU32::new(0),
             granted: Mutex::default(),
             count: AtomicU32::new(0),
+            last: AtomicU32::new(0),
             offered,
         }
     }
@@ -103,7 +105,7 @@ impl<S> Logs<S> {
         self.logs[number].get_or_init(|| SessionLog {
             log,
             strange: AtomicBool::new(false),
-            desk: Mutex::new(LogDesk { session: None, uid: None, grants: Default::default(), number: 0 }),
+            desk: Mutex::new(LogDesk { session: None, uid: None, grants: Default::default() }),
         })
     }
 
@@ -159,6 +161,11 @@ impl<S> Logs<S> {
             desk.grants.iter().flatten().map(|granted| granted.description.promised_ahead()).sum()
         };
         self.in_use().map(promised).sum()
+    }
+
+    /// The number of a new grant.
+    pub(crate) fn new_grant(&self) -> u32 {
+        self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)
     }
 
     /// Where the changes of a file are posted, if they are.

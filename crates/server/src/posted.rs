@@ -145,23 +145,32 @@ impl Service {
             self.logs.leave(ino);
             return None;
         }
-        desk.number = desk.number.wrapping_add(1).max(1);
-        let grant = Grant { slot: slot as u32, number: desk.number, reach: reach(asker, description) };
+        let grant =
+            Grant { slot: slot as u32, number: self.logs.new_grant(), reach: reach(asker, description) };
         log.log.begin(grant, ino);
         desk.grants[slot] = Some(Granted { grant, description: Arc::clone(description), changes });
         Some(grant)
     }
 
-    /// Promises more pages to a file whose writes a session posts; false when it may post none any more.
-    pub(crate) fn renew(&self, session: &Session, description: &Description) -> bool {
-        let Some(&number) = session.log.get() else { return false };
-        let ino = description.node().ino();
-        let is_mine = self.logs.place(ino).is_some_and(|(log, _)| log == number);
-        if is_mine && description.promise_ahead(PAGES_PROMISED).is_ok() {
-            return true;
+    /// Promises more pages to a file whose changes a session posts, or has it post them from now on, if it may.
+    pub(crate) fn renew(&self, asker: &Asker<'_>, description: &Arc<Description>) -> Option<Grant> {
+        let (number, ino) = (*asker.session.log.get()?, description.node().ino());
+        let place = self.logs.place(ino).filter(|(log, _)| *log == number);
+        let Some((_, slot)) = place else {
+            // Whoever had it open may have closed it since.
+            self.take_all_posts();
+            return self.grant(asker, description);
+        };
+        let stands = {
+            let desk = self.logs.get(number)?.desk.lock();
+            let granted = desk.grants[slot as usize].as_ref();
+            granted.filter(|one| Arc::ptr_eq(&one.description, description)).map(|one| one.grant)
+        };
+        if stands.is_some() && description.promise_ahead(PAGES_PROMISED).is_ok() {
+            return stands;
         }
         self.end_grant(ino);
-        false
+        None
     }
 
     /// The writes of a file are posted no more, if they were, and those that were are made.

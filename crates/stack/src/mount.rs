@@ -141,8 +141,8 @@ impl Mount {
         Ok(())
     }
 
-    /// The log of posted writes with this number, below [`crate::LOGS`], which outlives this process where the run's memory
-    /// does; none where every program has a mount of its own.
+    /// The log of posted writes with this number, below [`crate::LOGS`], which outlives this process where the run's
+    /// memory does; none where every program has a mount of its own.
     ///
     /// # Errors
     /// The host has no room for it.

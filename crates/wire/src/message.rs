@@ -266,7 +266,7 @@ pub enum Call<'a> {
         /// Whether an fdatasync is expected to follow: it is made at once.
         sync: bool,
     },
-    /// The log is full, or what was granted is used up: [`Answer::Renewed`].
+    /// The log is full, what was granted is used up, or nothing is granted (any more): [`Answer::Renewed`].
     Renew {
         /// The description.
         handle: Handle,
@@ -399,8 +399,13 @@ pub enum Answer {
         /// The right to post its writes; the version is that before the change which that is.
         grant: Option<Grant>,
     },
-    /// Whether writes of the description may be posted as before, to [`PAGES_GRANTED`] more pages.
-    Renewed(bool),
+    /// Whether changes of the description's file may be posted, to [`PAGES_GRANTED`] more pages.
+    Renewed {
+        /// The right to.
+        grant: Option<Grant>,
+        /// How large the file is.
+        bytes: u64,
+    },
     /// The status.
     Status(Stat),
     /// The file system's status.

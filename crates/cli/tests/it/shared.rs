@@ -139,6 +139,14 @@ fn a_shell_and_its_children_share_the_files() {
                       cp \"$(command -v cat)\" own; echo through | ./own; (cd .. && ls store)";
         let ran = scratch.on_device([shell, "-c", script]);
         assert_eq!((ran.status, ran.err.as_str(), ran.out.as_str()), (0, "", "b\na\na\nb\nbthrough\nown\n"));
+        // A child has a log of its own, and grants of its parent's that are over.
+        let script = "write() { for i in 1 2 3 4 5 6; do echo $1 >&$2; done; }; cd store; \
+                      for i in 1 2 3 4 5; do echo >>warm; done; exec 3>>a; write parent 3; \
+                      (for i in 1 2 3 4 5; do echo >>warm; done; exec 4>>b; write child 4; write child 3); \
+                      write parent 3; uniq -c a; uniq -c b; rm a b warm; seq 50000 >c; cksum <c; rm c";
+        let ran = scratch.on_device([shell, "-c", script]);
+        let expected = "      6 parent\n      6 child\n      6 parent\n      6 child\n2937936293 288894\n";
+        assert_eq!((ran.status, ran.err.as_str(), ran.out.as_str()), (0, "", expected));
         let ran = scratch.on_device(["store/own", "/dev/null"]);
         assert_eq!((ran.status, ran.err.as_str()), (0, ""), "a program that lies on the device");
     }

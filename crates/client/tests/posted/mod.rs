@@ -111,6 +111,27 @@ fn who_opens_the_file_too_sees_each_write_from_then_on() {
 }
 
 #[test]
+fn who_is_alone_again_posts_again() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    settle(&session);
+    let file = open(session.files(), "log", APPEND);
+    let posted = || calls(&other, ["write_posted"])[0];
+    let (mut all, mut reads) = (0, 0);
+    for round in 0..2_000_u64 {
+        file.write(&[1; 10]).unwrap();
+        all += 10;
+        if round.is_power_of_two() {
+            assert_eq!(whole(other.files(), "log").len(), all);
+            reads += 1;
+        }
+    }
+    let posted = posted();
+    assert!(posted > 1_000, "{posted} of 2000 were posted beside {reads} readers");
+    assert_eq!(size(other.files(), "log"), all as u64);
+}
+
+#[test]
 fn what_a_process_posted_before_its_end_is_there() {
     let shared = serve();
     let other = shared.session();
