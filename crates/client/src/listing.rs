@@ -4,11 +4,11 @@ use crate::core::STRANGE;
 use crate::file::File;
 use core::ops::ControlFlow;
 use nvmed_fs::{DirEntry, FsError, Whence};
-use nvmed_wire::{Answer, Call, SHELF_FILE_BYTES_MAX, entries, entry_bytes};
+use nvmed_wire::{Answer, Call, SHELF_BYTES_AT_ONCE, entries, entry_bytes};
 use rustix::io::Errno;
 
 /// Bytes of entries that one call brings: what has a place on the shelf comes in one.
-const ENTRIES_BYTES: u32 = SHELF_FILE_BYTES_MAX as u32;
+const ENTRIES_BYTES: u32 = SHELF_BYTES_AT_ONCE as u32;
 /// Cookies of `.` and `..`, which come first, whatever their names are.
 const DOTS: u64 = 2;
 

@@ -7,9 +7,7 @@ use crate::node::{Holding, Node};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_fs::versions::Version;
 use nvmed_fs::{FileType, Follow, FsError, Object, OpenFlags, Stat};
-use nvmed_wire::{
-    Answer, BoardView, Call, Control, Found, Handle, POSTED_FLAGS, SHELF_FILE_BYTES_MAX, ShelfView,
-};
+use nvmed_wire::{Answer, BoardView, Call, Control, Found, Handle, POSTED_FLAGS, ShelfView};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::time::ClockId;
@@ -344,13 +342,11 @@ impl File {
         link.has_server(&core.board).then_some(read)
     }
 
-    /// Whether its bytes have a place on the shelf, or will have: then it wants no window.
+    /// Whether bytes that it reads have a place on the shelf, or will have: then it wants no window. `read_to`: it has
+    /// so many, or more.
     pub(crate) fn is_shelved(&self, read_to: u64) -> bool {
         let core = self.core();
-        core.link().shelf.view().is_some_and(|view| {
-            let size = view.card(self.holding.ino, &core.board).map_or(read_to, |card| card.stat.size);
-            size <= SHELF_FILE_BYTES_MAX as u64
-        })
+        core.link().shelf.view().is_some_and(|view| view.has_room_for(self.holding.ino, read_to, &core.board))
     }
 }
 

@@ -1,43 +1,22 @@
 //! The shelf: names, status and bytes that make no call are what a call would answer, whatever others do.
 
+#[path = "shelf/bytes.rs"]
+mod bytes;
 mod posted;
 mod support;
 
 use core::ops::ControlFlow;
 use nvmed_client::{File, FileSystem, Object, Received, Session};
 use nvmed_dice::Dice;
-use nvmed_fs::{Credentials, Follow, FsError, OpenFlags, RenameFlags, SetXattr, Stat, Time, Whence};
+use nvmed_fs::{Credentials, Follow, FsError, OpenFlags, RenameFlags, SetXattr, Time, Whence};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::{NEW, PAGE, Shared, create, errno, serve};
+use support::{NEW, PAGE, Shared, calls, create, errno, serve, settle, stat};
 
 /// How many inodes shelves keep.
 fn kept(session: &Session) -> u64 {
     let told: serde_json::Value = serde_json::from_str(&session.statistics().unwrap()).unwrap();
     told["shelves"]["kept"].as_u64().unwrap()
-}
-
-/// How many calls of these kinds the server has answered.
-fn calls<'a>(session: &Session, kinds: &[&'a str]) -> Vec<(&'a str, u64)> {
-    let told: serde_json::Value = serde_json::from_str(&session.statistics().unwrap()).unwrap();
-    let counts = told["calls"].as_array().unwrap();
-    let count = |name: &&'a str| {
-        let kind = counts.iter().find(|kind| kind["call"] == **name);
-        (*name, kind.map_or(0, |kind| kind["count"].as_u64().unwrap()))
-    };
-    kinds.iter().map(count).collect()
-}
-
-/// Has a session ask for its shelf: by as many calls as that takes.
-fn settle(session: &Session) {
-    let (files, root) = (session.files(), session.files().root());
-    for _ in 0..8 {
-        let _ = files.stat(&root, b"not there", Follow::Yes);
-    }
-}
-
-fn stat(files: &FileSystem, path: &[u8]) -> Result<Stat, FsError> {
-    files.stat(&files.root(), path, Follow::Yes)
 }
 
 fn whole(files: &FileSystem, path: &[u8]) -> Result<Vec<u8>, FsError> {

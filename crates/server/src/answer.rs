@@ -205,7 +205,7 @@ impl Service {
         // What it leads to never changes, but reading it renews its access time.
         let target = asker.session.files().readlink(fs::Object::Held(&node), &asker.who())?;
         if let Some(version) = node.version() {
-            self.show_whole(asker.session, &node, CardBytes { bytes: &target, version });
+            self.show_whole(asker.session, &node, CardBytes::whole(&target, version));
         }
         Ok(target)
     }

@@ -38,7 +38,7 @@ impl Service {
             return Err(FsError::Invalid);
         }
         if let Some(version) = version.filter(|_| !full && node.stat().nlink > 0) {
-            self.show_whole(session, &node, CardBytes { bytes: &entries, version });
+            self.show_whole(session, &node, CardBytes::whole(&entries, version));
         }
         Ok(Answer::Entries { bytes: put(data, &entries), last: !full })
     }

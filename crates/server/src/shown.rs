@@ -11,7 +11,7 @@ use crate::shelf::{ClassShelf, Going, Note, Question};
 use nvmed_fs::versions::{Trail, Version};
 use nvmed_fs::{self as fs, Credentials, FileType, FsError, Kept, Node, OpenFlags};
 use nvmed_sys::sync::Arc;
-use nvmed_wire::{Answer, CardBytes, Facts, POSTED_FLAGS, SHELF_FILE_BYTES_MAX, ServerLane};
+use nvmed_wire::{Answer, CardBytes, Facts, POSTED_FLAGS, SHELF_BYTES_AT_ONCE, ServerLane};
 use std::sync::atomic::Ordering;
 
 /// Tries to remove a name whose file somebody keeps: each gives way to those who take a card back at this moment.
@@ -19,6 +19,7 @@ const TRIES: usize = 100_000;
 /// What the class may do, as access(2) has it.
 const READS: u32 = 4;
 const EXECUTES: u32 = 1;
+const PAGE: u64 = 4096;
 
 impl Service {
     /// The shelf of a session's class, from now on the session's, and its memory.
@@ -103,13 +104,17 @@ impl Service {
         }
     }
 
-    /// All that a session has read of an inode goes on its shelf, if it is not too much.
+    /// All that a session has read of what is no file goes on its shelf, if it is not too much.
     pub(crate) fn show_whole(&self, session: &Session, node: &Node, bytes: CardBytes<'_>) {
+        if bytes.bytes.len() <= SHELF_BYTES_AT_ONCE {
+            self.show_part(session, node, bytes);
+        }
+    }
+
+    fn show_part(&self, session: &Session, node: &Node, bytes: CardBytes<'_>) {
         let peer = session.peer();
         let asker = Asker { session, peer: &peer };
-        if let Some(shelf) = shelf_of(&asker)
-            && bytes.bytes.len() <= SHELF_FILE_BYTES_MAX
-        {
+        if let Some(shelf) = shelf_of(&asker) {
             self.put_card(&asker, &shelf, node, false, Some(bytes));
         }
     }
@@ -126,8 +131,8 @@ impl Service {
         (!self.windows.is_stored(node.ino())).then_some(version)
     }
 
-    /// A session has read `bytes` at an offset of a file that had the count `version` before: they, or the whole file
-    /// where it is read in parts, go on the shelf.
+    /// A session has read `bytes` at an offset of a file that had the count `version` before: their pages go on the
+    /// shelf, and those that follow where it reads on.
     pub(crate) fn show_bytes(
         &self,
         session: &Session,
@@ -135,24 +140,36 @@ impl Service {
         (bytes, offset): (&[u8], u64),
         version: Version,
     ) {
-        let size = usize::try_from(description.stat().size).unwrap_or(usize::MAX);
-        let is_first_part = offset == 0 && bytes.len() < size;
-        if size == 0 || size > SHELF_FILE_BYTES_MAX || is_first_part {
-            return;
-        }
-        let mut whole = Vec::new();
-        let bytes = if offset == 0 {
+        let Some(shelf) = session.shelf() else { return };
+        let node = description.node();
+        let size = description.stat().size;
+        // Of a large file one call for so much costs less than a second copy, if it is not read again.
+        let is_call = bytes.len() > SHELF_BYTES_AT_ONCE && size > bytes.len() as u64;
+        let (pages, reads_on) = {
+            let shelf = &shelf.lock().shelf;
+            let is_too_large = size > shelf.file_bytes_max();
+            if is_too_large || is_call || offset > size {
+                return;
+            }
+            let first = offset / PAGE;
+            let reads_on = first > 0 && shelf.has_page(node.ino(), (version, size), first as usize - 1);
+            (first..(offset + bytes.len() as u64).div_ceil(PAGE), reads_on)
+        };
+        let start = pages.start * PAGE;
+        let least = if reads_on { start + SHELF_BYTES_AT_ONCE as u64 } else { 0 };
+        let end = (pages.end * PAGE).max(least).min(size);
+        let mut part = Vec::new();
+        let bytes = if start == offset && end == offset + bytes.len() as u64 {
             bytes
         } else {
-            whole.resize(size, 0);
-            match description.pread(&mut whole, 0) {
-                Ok(read) if read == size => &whole[..],
+            part.resize(end.saturating_sub(start) as usize, 0);
+            match description.pread(&mut part, start) {
+                Ok(read) if read == part.len() => &part[..],
                 _ => return,
             }
         };
-        let node = description.node();
         if self.board.bytes_version(node.ino()) == Some(version) {
-            self.show_whole(session, &node, CardBytes { bytes, version });
+            self.show_part(session, &node, CardBytes { bytes, first: pages.start as usize, size, version });
         }
     }
 

@@ -9,6 +9,7 @@ mod address;
 mod board;
 mod entry;
 mod lane;
+mod leaf;
 mod memory;
 mod message;
 mod opens;
@@ -26,13 +27,14 @@ pub use address::{Address, SERVER_VARIABLE, random};
 pub use board::{Board, BoardView};
 pub use entry::{entries, entry_bytes, put_entry};
 pub use lane::{Answered, ClientLane, DATA_BYTES_MAX, LaneError, MESSAGE_BYTES_MAX, ServerLane};
+pub use leaf::ShelfPages;
 pub use message::{
     Answer, Call, Control, ControlAnswer, Handle, Inherited, LockClass, Mark, NAMED_AT_ONCE, Object,
     PAGES_GRANTED, SECRET_BYTES, TOLD_AT_ONCE, Times, VERSION, Welcome, XattrCall,
 };
 pub use opens::{Opens, POSTED_FLAGS, SLOTS, TAKEN};
 pub use request::{Data, Message, Request};
-pub use shelf::{CardBytes, Facts, SHELF_FILE_BYTES_MAX, Shelf, ShelfPages};
+pub use shelf::{CardBytes, Facts, SHELF_BYTES_AT_ONCE, Shelf};
 pub use shelved::{Card, Found, ShelfView};
 pub use socket::{Listener, Peer, SOCKET_MESSAGE_BYTES_MAX, Sender, Socket, SocketError, Token};
 pub use view::{Seen, WindowView};

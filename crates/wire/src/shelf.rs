@@ -4,8 +4,10 @@
 //! one afterwards; what a reader copied between two looks at the same even `seq` is whole.
 
 use crate::board::Board;
+use crate::leaf::{self, Leaves, Pool, ShelfPages};
 use crate::memory;
 use core::hash::Hasher;
+use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
 use nvmed_dice::Dice;
 use nvmed_fs::versions::{TRAIL_MAX, Version};
@@ -16,16 +18,18 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Bytes of the largest file whose bytes lie on a shelf. Larger ones have windows.
-pub const SHELF_FILE_BYTES_MAX: usize = FILE_PAGES * PAGE;
+/// Bytes of the longest listing, or target of a link, that lies on a shelf; and of a file that one read brings to it.
+pub const SHELF_BYTES_AT_ONCE: usize = FILE_PAGES * PAGE;
 
 pub(crate) const PAGE: usize = 4096;
+/// Numbers of leaves that a card has room for, and a leaf.
 pub(crate) const FILE_PAGES: usize = 32;
+pub(crate) const LEAF_NUMBERS: usize = PAGE / 4;
 pub(crate) const WAYS: usize = 4;
 
 /// The head: a word that names this layout, whether reading renews access times, the file system's device number,
 /// whether the class's real ids are its effective ones.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"nvmdshf1");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"nvmdshf2");
 pub(crate) const RENEWS_ATIME: usize = 8;
 pub(crate) const DEVICE: usize = 16;
 pub(crate) const SAME_IDS: usize = 24;
@@ -38,7 +42,7 @@ pub(crate) const CARD_BYTES: usize = 256;
 const CARD_SETS: usize = 4096;
 /// Cards that there is room for.
 const CARDS_MAX: usize = CARD_SETS * WAYS;
-pub(crate) const PAGES: usize = (CARDS + CARDS_MAX * CARD_BYTES).next_multiple_of(2 << 20);
+pub(crate) const LEAVES: usize = (CARDS + CARDS_MAX * CARD_BYTES).next_multiple_of(2 << 20);
 
 /// Of a name: where its words are.
 pub(crate) mod name {
@@ -63,12 +67,13 @@ pub(crate) mod card {
     /// What the class may do (bits 0 to 2, as access(2) has them), whether it may be opened by a post (bit 3), whether
     /// it has no extended attributes (bit 4).
     pub(crate) const RIGHTS: usize = STATUS + 8 * 10;
-    /// The file's count when its bytes were copied, of what is no file the inode's version; 0: they are not here.
+    /// The file's count when its bytes were copied, of what is no file the inode's version; 0: none are here.
     pub(crate) const BYTES_VERSION: usize = RIGHTS + 8;
+    /// How many there are then, not all of which need be here.
     pub(crate) const BYTES: usize = BYTES_VERSION + 8;
-    /// Numbers of pages, u32.
-    pub(crate) const PAGES: usize = BYTES + 8;
-    const _: () = assert!(PAGES + 4 * super::FILE_PAGES <= super::CARD_BYTES);
+    /// Numbers of leaves, u32: with the bytes, or with the numbers of those (`leaf::is_indexed`).
+    pub(crate) const LEAVES: usize = BYTES + 8;
+    const _: () = assert!(LEAVES + 4 * super::FILE_PAGES <= super::CARD_BYTES);
     /// In `RIGHTS`.
     pub(crate) const OPENS: u64 = 1 << 3;
     pub(crate) const PLAIN: u64 = 1 << 4;
@@ -124,37 +129,40 @@ pub struct Facts<'a> {
 /// target.
 #[derive(Clone, Copy, Debug)]
 pub struct CardBytes<'a> {
-    /// All of them, at most [`SHELF_FILE_BYTES_MAX`].
+    /// From the start of a page on, to the end of one or of all bytes.
     pub bytes: &'a [u8],
+    /// The number of the first page.
+    pub first: usize,
+    /// How many bytes there are in all, at most [`Shelf::file_bytes_max`].
+    pub size: u64,
     /// The file's count before they were read; of what is no file, the inode's version.
     pub version: Version,
+}
+
+impl<'a> CardBytes<'a> {
+    /// All that there is, at most [`SHELF_BYTES_AT_ONCE`].
+    #[must_use]
+    pub fn whole(bytes: &'a [u8], version: Version) -> Self {
+        Self { bytes, first: 0, size: bytes.len() as u64, version }
+    }
 }
 
 /// What the server knows of a card.
 #[derive(Debug)]
 struct Place {
     at: usize,
-    pages: Vec<u32>,
-}
-
-/// Pages that all shelves together may take.
-pub trait ShelfPages {
-    /// One more; false when there is none left.
-    fn take(&self) -> bool;
+    leaves: Leaves,
 }
 
 /// The server's side; one thread writes at a time.
 #[derive(Debug)]
 pub struct Shelf {
-    memory: Mapping,
+    memory: Arc<Mapping>,
     readers: QuietFd,
     /// What is in each place for cards; 0 is nothing.
     cards: Vec<u64>,
     places: HashMap<u64, Place>,
-    pages_max: u32,
-    /// Pages that were used once, and are not now.
-    free: Vec<u32>,
-    used: u32,
+    pool: Pool,
     dice: Dice,
     /// Says which entries are worth their places.
     board: Arc<Board>,
@@ -173,7 +181,7 @@ impl Shelf {
         (renews_atime, same_ids): (bool, bool),
     ) -> Result<Self, Errno> {
         let pages_max = u32::try_from(pages).unwrap_or(u32::MAX);
-        let memory = Mapping::shareable(PAGES + pages_max as usize * PAGE, Pages::Base)?;
+        let memory = Mapping::shareable(LEAVES + pages_max as usize * PAGE, Pages::Base)?;
         let readers = memory::read_only(&memory)?;
         memory.u64(RENEWS_ATIME).store(u64::from(renews_atime), Ordering::Relaxed);
         memory.u64(SAME_IDS).store(u64::from(same_ids), Ordering::Relaxed);
@@ -182,13 +190,11 @@ impl Shelf {
         let mut seed = [0; 8];
         crate::address::random(&mut seed)?;
         Ok(Self {
-            memory,
+            memory: Arc::new(memory),
             readers,
             cards: vec![0; CARDS_MAX],
             places: HashMap::new(),
-            pages_max,
-            free: Vec::new(),
-            used: 0,
+            pool: Pool::new(pages_max),
             dice: Dice::new(u64::from_ne_bytes(seed)),
             board: Arc::clone(board),
         })
@@ -289,7 +295,7 @@ impl Shelf {
         let Some(at) = self.places.get(&ino).map(|place| place.at).or_else(|| self.take_place(ino)) else {
             return false;
         };
-        let pages = bytes.map(|bytes| (bytes, self.pages_for(ino, bytes.bytes.len().div_ceil(PAGE), more)));
+        let pages = bytes.map(|bytes| self.fill(ino, &bytes, more));
         let flag = |is_so: bool, flag: u64| if is_so { flag } else { 0 };
         let rights =
             u64::from(facts.rights & 7) | flag(facts.opens, card::OPENS) | flag(facts.plain, card::PLAIN);
@@ -298,20 +304,11 @@ impl Shelf {
             self.set(at + card::VERSION, facts.version.get());
             self.put_status(at + card::STATUS, facts.stat);
             self.set(at + card::RIGHTS, rights);
-            if let Some((bytes, has_room)) = &pages {
-                self.put_bytes(at, &self.places[&ino].pages, bytes, *has_room);
+            if let Some(pages) = pages {
+                self.places[&ino].leaves.tell(&self.memory, at, pages);
             }
         });
         true
-    }
-
-    fn put_bytes(&self, at: usize, pages: &[u32], bytes: &CardBytes<'_>, has_room: bool) {
-        self.set(at + card::BYTES_VERSION, if has_room { bytes.version.get() } else { 0 });
-        self.set(at + card::BYTES, bytes.bytes.len() as u64);
-        for (number, (page, part)) in pages.iter().zip(bytes.bytes.chunks(PAGE)).enumerate() {
-            self.memory.u32(at + card::PAGES + 4 * number).store(*page, Ordering::Relaxed);
-            self.memory.take(PAGES + *page as usize * PAGE, part);
-        }
     }
 
     fn put_status(&self, at: usize, stat: &Stat) {
@@ -339,60 +336,68 @@ impl Shelf {
         self.cards[first + way] = ino;
         let at = CARDS + (first + way) * CARD_BYTES;
         // What was here before is blank, and its bytes are gone.
-        self.places.insert(ino, Place { at, pages: Vec::new() });
+        self.places.insert(ino, Place { at, leaves: Leaves::default() });
         Some(at)
     }
 
-    /// Has `count` pages belong to the card of `ino`; false when they are not to be had. Pages of another card are
-    /// taken from it first, under its own `seq`: who copies from them sees that.
-    fn pages_for(&mut self, ino: u64, count: usize, more: &impl ShelfPages) -> bool {
-        let mut pages =
-            self.places.get_mut(&ino).map(|place| std::mem::take(&mut place.pages)).unwrap_or_default();
-        if pages.len() > count {
-            self.free.extend(pages.drain(count..));
-        }
-        while pages.len() < count {
-            let Some(page) = self.free_page(more) else { break };
-            pages.push(page);
-        }
-        let has_room = pages.len() == count;
-        if !has_room {
-            self.free.append(&mut pages);
-        }
-        if let Some(place) = self.places.get_mut(&ino) {
-            place.pages = pages;
-        }
-        has_room
+    /// Bytes of the largest file that has any here.
+    #[must_use]
+    pub fn file_bytes_max(&self) -> u64 {
+        leaf::file_bytes_max(self.pool.max())
     }
 
-    fn free_page(&mut self, more: &impl ShelfPages) -> Option<u32> {
-        if let Some(page) = self.free.pop() {
-            return Some(page);
+    /// Whether a page of a file is on its card, as of this count and so many bytes.
+    #[must_use]
+    pub fn has_page(&self, ino: u64, (version, size): (Version, u64), page: usize) -> bool {
+        self.places.get(&ino).is_some_and(|place| place.leaves.is_of(version, size) && place.leaves.has(page))
+    }
+
+    /// Puts bytes in leaves of the card of `ino`, beside those of the same count; which pages the card is to tell.
+    fn fill(&mut self, ino: u64, bytes: &CardBytes<'_>, more: &impl ShelfPages) -> Range<usize> {
+        let end = bytes.first as u64 * PAGE as u64 + bytes.bytes.len() as u64;
+        let is_whole = bytes.bytes.len().is_multiple_of(PAGE) && end <= bytes.size || end == bytes.size;
+        assert!(is_whole, "bytes to {end} of {} do not end with a page", bytes.size);
+        let is_of = |place: &&mut Place| place.leaves.is_of(bytes.version, bytes.size);
+        if self.places.get_mut(&ino).filter(is_of).is_none() {
+            self.drop_bytes(ino);
         }
-        if self.used < self.pages_max && more.take() {
-            self.used += 1;
-            return Some(self.used - 1);
+        let Some(place) = self.places.get_mut(&ino) else { return 0..0 };
+        // Not on the card meanwhile, so that it does not give way to itself.
+        let mut leaves = match core::mem::take(&mut place.leaves) {
+            leaves if leaves.is_of(bytes.version, bytes.size) => leaves,
+            _ => Leaves::of(bytes.version, bytes.size),
+        };
+        let memory = Arc::clone(&self.memory);
+        let is_filled = leaves.fill(&memory, (bytes.bytes, bytes.first), || self.free_leaf(more));
+        self.places.entry(ino).and_modify(|place| place.leaves = leaves);
+        if !is_filled {
+            self.drop_bytes(ino);
+            return 0..0;
         }
-        if self.used as usize == self.free.len() {
-            return None;
+        bytes.first..bytes.first + bytes.bytes.len().div_ceil(PAGE)
+    }
+
+    fn free_leaf(&mut self, more: &impl ShelfPages) -> Option<u32> {
+        if let Some(leaf) = self.pool.take(more) {
+            return Some(leaf);
         }
         // The bytes of a card that chance names give way: so a scan larger than the shelf finds some again.
         let start = self.dice.index(CARDS_MAX);
         let victim = (0..CARDS_MAX).find_map(|step| {
             let there = self.cards[(start + step) % CARDS_MAX];
-            self.places.get(&there).is_some_and(|place| !place.pages.is_empty()).then_some(there)
+            self.places.get(&there).is_some_and(|place| place.leaves.has_any()).then_some(there)
         })?;
         self.drop_bytes(victim);
-        self.free.pop()
+        self.pool.take(more)
     }
 
     fn drop_bytes(&mut self, ino: u64) {
         let Some(place) = self.places.get_mut(&ino) else { return };
-        let (at, pages) = (place.at, std::mem::take(&mut place.pages));
+        let (at, leaves) = (place.at, core::mem::take(&mut place.leaves));
         self.entry(at, || self.set(at + card::BYTES_VERSION, 0));
         // Barrier S3, pairs with S2: who copies what is written there next sees the card's new seq.
         fence(Ordering::Release);
-        self.free.extend(pages);
+        self.pool.give(leaves.all());
     }
 
     /// Takes the card of an inode back: nobody reads or opens by it who looks again after this. Barrier O2.
@@ -404,13 +409,13 @@ impl Shelf {
         });
         self.cards[(place.at - CARDS) / CARD_BYTES] = 0;
         fence(Ordering::Release);
-        self.free.extend(place.pages);
+        self.pool.give(place.leaves.all());
         crate::opens::barrier();
     }
 
     /// Cards, and bytes of files on them.
     #[must_use]
     pub fn filled(&self) -> (usize, usize) {
-        (self.places.len(), (self.used as usize - self.free.len()) * PAGE)
+        (self.places.len(), self.pool.taken() * PAGE)
     }
 }

@@ -1,8 +1,9 @@
 //! A shelf as a client sees it: what was answered before, and is still so. Rules: docs/spec/shelf.md.
 
 use crate::board::BoardView;
+use crate::leaf;
 use crate::memory;
-use crate::shelf::{self, CARD_BYTES, MAGIC, NAME_BYTES, PAGE, PAGES, WAYS, card, name};
+use crate::shelf::{self, CARD_BYTES, LEAF_NUMBERS, LEAVES, MAGIC, NAME_BYTES, PAGE, WAYS, card, name};
 use core::sync::atomic::{Ordering, fence};
 use nvmed_fs::versions::{TRAIL_MAX, Version};
 use nvmed_fs::{Follow, Stat};
@@ -46,7 +47,7 @@ pub struct Found {
 #[derive(Debug)]
 pub struct ShelfView {
     memory: Mapping,
-    pages: usize,
+    leaves: usize,
     device: u64,
     renews_atime: bool,
     same_ids: bool,
@@ -58,7 +59,7 @@ impl ShelfView {
     /// # Errors
     /// `EINVAL` for what is no shelf; what `mmap` answers.
     pub fn open(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
-        memory::check_bytes(fd, PAGES)?;
+        memory::check_bytes(fd, LEAVES)?;
         let bytes = usize::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| Errno::INVAL)?;
         let memory = Mapping::read_only(fd, 0, bytes)?;
         if memory.u64(0).load(Ordering::Acquire) != MAGIC {
@@ -67,7 +68,7 @@ impl ShelfView {
         let renews_atime = memory.u64(shelf::RENEWS_ATIME).load(Ordering::Relaxed) != 0;
         let device = memory.u64(shelf::DEVICE).load(Ordering::Relaxed);
         let same_ids = memory.u64(shelf::SAME_IDS).load(Ordering::Relaxed) != 0;
-        Ok(Self { memory, pages: (bytes - PAGES) / PAGE, device, renews_atime, same_ids })
+        Ok(Self { memory, leaves: (bytes - LEAVES) / PAGE, device, renews_atime, same_ids })
     }
 
     /// Whether what the class may do by its effective ids, it may by its real ones too.
@@ -205,10 +206,10 @@ impl ShelfView {
     #[must_use]
     pub fn read(&self, ino: u64, into: &mut [u8], offset: u64, board: &BoardView) -> Option<usize> {
         let look = self.card_of(ino)?;
-        let (bytes_version, len) = (self.bytes_version(look)?, self.word(look.at + card::BYTES));
+        let (bytes_version, size) = (self.bytes_version(look)?, self.word(look.at + card::BYTES));
         let version = self.version_to_read(look)?;
-        let len = into.len().min(usize::try_from(len.saturating_sub(offset)).unwrap_or(usize::MAX));
-        self.copy(look, &mut into[..len], offset)?;
+        let len = into.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
+        self.copy(look, &mut into[..len], (offset, size))?;
         (self.is_same(look) && board.has_bytes(bytes_version) && board.has_version(version)).then_some(len)
     }
 
@@ -218,9 +219,10 @@ impl ShelfView {
         let look = self.card_of(ino)?;
         let bytes_version = self.bytes_version(look)?;
         let version = self.version_to_read(look)?;
-        let len = usize::try_from(self.word(look.at + card::BYTES)).ok();
-        let mut whole = vec![0; len.filter(|len| *len <= shelf::SHELF_FILE_BYTES_MAX)?];
-        self.copy(look, &mut whole, 0)?;
+        let size = self.word(look.at + card::BYTES);
+        let len = usize::try_from(size).ok();
+        let mut whole = vec![0; len.filter(|len| *len <= shelf::SHELF_BYTES_AT_ONCE)?];
+        self.copy(look, &mut whole, (0, size))?;
         (self.is_same(look) && board.has_version(bytes_version) && board.has_version(version))
             .then_some(whole)
     }
@@ -239,20 +241,39 @@ impl ShelfView {
         Version::new(self.word(look.at + card::VERSION))
     }
 
-    /// Copies bytes of a card, which has so many.
-    fn copy(&self, look: Look, into: &mut [u8], offset: u64) -> Option<()> {
+    /// Copies bytes of a card from an offset on, of `size` in all, which has so many.
+    fn copy(&self, look: Look, into: &mut [u8], (offset, size): (u64, u64)) -> Option<()> {
+        let is_indexed = leaf::is_indexed(size);
+        let number =
+            |at: usize| Some(self.memory.u32(at).load(Ordering::Relaxed)).filter(|leaf| self.has(*leaf));
+        let on_card = |page: usize| number(look.at + card::LEAVES + page % shelf::FILE_PAGES * 4);
         let mut done = 0;
         while done < into.len() {
             let at = offset as usize + done;
-            let page = self.memory.u32(look.at + card::PAGES + at / PAGE % shelf::FILE_PAGES * 4);
-            let page = page.load(Ordering::Relaxed) as usize;
-            if page >= self.pages {
-                return None;
-            }
+            let page = at / PAGE;
+            let leaf = if is_indexed {
+                number(leaf::start_of(on_card(page / LEAF_NUMBERS)?) + page % LEAF_NUMBERS * 4)?
+            } else {
+                on_card(page)?
+            };
             let part = (into.len() - done).min(PAGE - at % PAGE);
-            self.memory.give(PAGES + page * PAGE + at % PAGE, &mut into[done..done + part]);
+            self.memory.give(leaf::start_of(leaf) + at % PAGE, &mut into[done..done + part]);
             done += part;
         }
         Some(())
+    }
+
+    fn has(&self, leaf: u32) -> bool {
+        (leaf as usize) < self.leaves
+    }
+
+    /// Whether a file of so many bytes, or of as many as its card says, has its bytes here, or will have when it is
+    /// read again: not a large one that changes while it is read.
+    #[must_use]
+    pub fn has_room_for(&self, ino: u64, bytes: u64, board: &BoardView) -> bool {
+        let look = self.card_of(ino);
+        let bytes = look.map_or(bytes, |look| self.word(look.at + card::STATUS + 8 * 3));
+        let has_some = |look| self.bytes_version(look).is_some_and(|version| board.has_bytes(version));
+        bytes <= shelf::SHELF_BYTES_AT_ONCE as u64 || look.is_some_and(has_some)
     }
 }

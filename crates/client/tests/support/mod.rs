@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use nvmed_client::{Address, File, FileSystem, Session};
-use nvmed_fs::{FsError, OpenFlags};
+use nvmed_fs::{Follow, FsError, OpenFlags, Stat};
 use nvmed_server::{Admission, Server, Service};
 use nvmed_stack::{Config, DeviceSpec, Surroundings};
 use nvmed_wire::Board;
@@ -21,6 +21,11 @@ pub struct Shared {
 }
 
 pub fn serve() -> Shared {
+    serve_with(1 << 20)
+}
+
+/// With windows of so many bytes, and half of that for shelves.
+pub fn serve_with(windows_bytes: u64) -> Shared {
     let spec = DeviceSpec::parse("virtual:?media=dram,size=64M").unwrap();
     let mut config = Config::new(PathBuf::from("/"), spec);
     config.format = true;
@@ -31,9 +36,33 @@ pub fn serve() -> Shared {
     let address = Address::random().unwrap();
     let admission = Admission::Secret(address.secret().try_into().unwrap());
     let board = Arc::new(Board::new().unwrap());
-    let service = Arc::new(Service::new(mount, admission, Arc::clone(&board), 1 << 20));
+    let service = Arc::new(Service::new(mount, admission, Arc::clone(&board), windows_bytes));
     let server = Server::start(Arc::clone(&service), &address).unwrap();
     Shared { board, service, server, address }
+}
+
+/// How many calls of these kinds the server has answered.
+pub fn calls<'a>(session: &Session, kinds: &[&'a str]) -> Vec<(&'a str, u64)> {
+    let told: serde_json::Value = serde_json::from_str(&session.statistics().unwrap()).unwrap();
+    let counts = told["calls"].as_array().unwrap();
+    let count = |name: &&'a str| {
+        let kind = counts.iter().find(|kind| kind["call"] == **name);
+        (*name, kind.map_or(0, |kind| kind["count"].as_u64().unwrap()))
+    };
+    kinds.iter().map(count).collect()
+}
+
+/// Has a session ask for its shelf: by as many calls as that takes.
+pub fn settle(session: &Session) {
+    let (files, root) = (session.files(), session.files().root());
+    for _ in 0..8 {
+        let _ = files.stat(&root, b"not there", Follow::Yes);
+    }
+}
+
+/// The status of what is at a path from the root.
+pub fn stat(files: &FileSystem, path: &[u8]) -> Result<Stat, FsError> {
+    files.stat(&files.root(), path, Follow::Yes)
 }
 
 impl Shared {
