@@ -92,6 +92,30 @@ fn what_was_asked_before_makes_no_call() {
     assert_eq!(calls(&other, &kinds), before);
 }
 
+#[test]
+fn names_below_many_directories_make_no_call_and_stand_when_those_are_read() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    let (files, root) = (session.files(), session.files().root());
+    settle(&session);
+    let mut path = String::from("d");
+    for _ in 0..14 {
+        files.mkdir(&root, path.as_bytes(), 0o755).unwrap();
+        path += "/d";
+    }
+    drop(create(files, &path));
+    let directory = &path.as_bytes()[..path.len() - 2];
+    stat(files, path.as_bytes()).unwrap();
+    let before = stat(files, directory).unwrap().atime_ns;
+    support::until("the listing has renewed the access time", || {
+        names(files, directory).unwrap();
+        other.files().stat(&other.files().root(), directory, Follow::Yes).unwrap().atime_ns > before
+    });
+    let before = calls(&other, &["stat"]);
+    (0..9).for_each(|_| assert_eq!(stat(files, path.as_bytes()).unwrap().size, 0));
+    assert_eq!(calls(&other, &["stat"]), before);
+}
+
 /// What is done to a file by name.
 type Change<'a> = &'a dyn Fn(&[u8]);
 

@@ -93,6 +93,11 @@ pub(crate) struct Dentry {
     pub(crate) name: Arc<[u8]>,
 }
 
+/// By what the names of a directory are counted.
+fn names_of(ino: Ino) -> u64 {
+    !ino.0
+}
+
 impl Inode {
     /// Where the file ends, as programs see it.
     #[inline]
@@ -142,9 +147,26 @@ impl Inode {
         self.counts.get()?.settled(self.ino.0)
     }
 
+    /// A directory's version but for its access time: that of the names in it, of its place, and of who may search it.
+    pub(crate) fn names_version(&self) -> Option<Version> {
+        self.counts.get()?.settled(names_of(self.ino))
+    }
+
     /// Makes a change of its status, its names or its place, where it is counted.
     #[inline]
     pub(crate) fn counted<T>(&self, change: impl FnOnce() -> T) -> T {
+        match self.counts.get() {
+            None => change(),
+            Some(counts) if self.directory.is_some() => {
+                counts.counted(names_of(self.ino), || counts.counted(self.ino.0, change))
+            }
+            Some(counts) => counts.counted(self.ino.0, change),
+        }
+    }
+
+    /// As [`Inode::counted`], of what is no change but for the access time.
+    #[inline]
+    fn counted_read<T>(&self, change: impl FnOnce() -> T) -> T {
         match self.counts.get() {
             None => change(),
             Some(counts) => counts.counted(self.ino.0, change),
@@ -250,13 +272,18 @@ impl Inode {
     #[must_use]
     #[inline]
     pub(crate) fn touch(&self, atime: Option<i64>, mtime: Option<i64>, ctime: Option<i64>) -> bool {
-        self.counted(|| {
+        let set = || {
             for (place, time) in [(&self.atime_ns, atime), (&self.mtime_ns, mtime), (&self.ctime_ns, ctime)] {
                 if let Some(time) = time {
                     place.store(time, Ordering::Relaxed);
                 }
             }
-        });
+        };
+        if mtime.or(ctime).is_some() {
+            self.counted(set)
+        } else {
+            self.counted_read(set)
+        }
         !self.late.load(Ordering::Relaxed) && !self.late.swap(true, Ordering::SeqCst)
     }
 

@@ -153,7 +153,7 @@ impl Drop for Change<'_> {
 }
 
 /// Directories that a [`Trail`] has room for.
-pub const TRAIL_MAX: usize = 8;
+pub const TRAIL_MAX: usize = 16;
 
 /// On what the answer to a look-up depends: versions of the directories that were looked into.
 #[derive(Clone, Debug, Default)]
@@ -186,7 +186,9 @@ impl Walked for () {
 
 impl Walked for Trail {
     fn enters(&mut self, directory: &Inode) {
-        match directory.version() {
+        match directory.names_version() {
+            // The last one is looked into twice.
+            Some(version) if self.versions[..self.count].last() == Some(&version.get()) => {}
             Some(version) if self.count < TRAIL_MAX => {
                 self.versions[self.count] = version.get();
                 self.count += 1;

@@ -25,21 +25,22 @@ pub(crate) const PAGE: usize = 4096;
 /// Numbers of leaves that a card has room for, and a leaf.
 pub(crate) const FILE_PAGES: usize = 32;
 pub(crate) const LEAF_NUMBERS: usize = PAGE / 4;
-pub(crate) const WAYS: usize = 4;
+/// Places of a set: with as many again free, one entry in ten thousand finds none.
+pub(crate) const WAYS: usize = 8;
 
 /// The head: a word that names this layout, whether reading renews access times, the file system's device number,
 /// whether the class's real ids are its effective ones.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"nvmdshf2");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"nvmdshf3");
 pub(crate) const RENEWS_ATIME: usize = 8;
 pub(crate) const DEVICE: usize = 16;
 pub(crate) const SAME_IDS: usize = 24;
 
 pub(crate) const NAMES: usize = 4096;
-pub(crate) const NAME_BYTES: usize = 256;
-const NAME_SETS: usize = 8192;
+pub(crate) const NAME_BYTES: usize = 320;
+const NAME_SETS: usize = 4096;
 pub(crate) const CARDS: usize = NAMES + NAME_SETS * WAYS * NAME_BYTES;
 pub(crate) const CARD_BYTES: usize = 256;
-const CARD_SETS: usize = 4096;
+const CARD_SETS: usize = 2048;
 /// Cards that there is room for.
 const CARDS_MAX: usize = CARD_SETS * WAYS;
 pub(crate) const LEAVES: usize = (CARDS + CARDS_MAX * CARD_BYTES).next_multiple_of(2 << 20);

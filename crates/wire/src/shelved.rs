@@ -133,7 +133,10 @@ impl ShelfView {
                 return None;
             }
             let ino = self.word(look.at + name::INO);
-            let versions = core::array::from_fn(|number| self.word(look.at + name::VERSIONS + 8 * number));
+            let mut versions = [0; TRAIL_MAX];
+            for (number, version) in versions[..count].iter_mut().enumerate() {
+                *version = self.word(look.at + name::VERSIONS + 8 * number);
+            }
             self.is_same(look).then_some((ino, versions, count))
         })?;
         let card = if ino == 0 { None } else { Some(self.copy_card(ino)?) };
