@@ -27,9 +27,6 @@ const VERSIONS: usize = FILES + (8 << FILES_BITS);
 const VERSIONS_BITS: u32 = 16;
 const BOARD_BYTES: usize = VERSIONS + (8 << VERSIONS_BITS);
 
-/// One in so many processors may be used up by a thread that looks for long.
-const LOOKERS_SHARE: u32 = 4;
-
 /// How long a look at what else runs is good for.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 
@@ -47,8 +44,6 @@ pub struct Board {
     load: Option<QuietFd>,
     looked_ns: AtomicU64,
     processors: u32,
-    /// Threads that look for longer than others.
-    lookers: AtomicU32,
 }
 
 impl Board {
@@ -88,7 +83,6 @@ impl Board {
             load: load.map(QuietFd::new),
             looked_ns: AtomicU64::new(0),
             processors: memory::processors(),
-            lookers: AtomicU32::new(0),
         })
     }
 
@@ -147,13 +141,6 @@ impl Board {
         self.names.settled(EVERYWHERE).map(|names| Mark { file, names })
     }
 
-    /// The right to look for longer than others: few have it at a time, since it costs a processor.
-    pub(crate) fn look_longer(&self) -> Option<Looker<'_>> {
-        let looker = Looker(&self.lookers);
-        let others = self.lookers.fetch_add(1, Ordering::Relaxed);
-        (others < (self.processors / LOOKERS_SHARE).max(1)).then_some(looker)
-    }
-
     /// A lock was refused. Said after the try and before its answer.
     pub fn lock_refused(&self) {
         self.refused.store(true, Ordering::SeqCst);
@@ -202,18 +189,6 @@ fn running(text: &[u8]) -> Option<u32> {
 fn wake_all(word: &AtomicU32) {
     // It fails only for memory that is not there.
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
-}
-
-/// One that looks for longer than others.
-#[derive(Debug)]
-pub(crate) struct Looker<'a>(&'a AtomicU32);
-
-impl Drop for Looker<'_> {
-    fn drop(&mut self) {
-        let before = self.0.fetch_sub(1, Ordering::Relaxed);
-        // A second panic while one unwinds would end the process.
-        assert!(before > 0 || std::thread::panicking(), "nobody looks for longer, and one looks no more");
-    }
 }
 
 /// The side that reads: a client.
@@ -299,12 +274,6 @@ impl BoardView {
 mod tests {
     use super::*;
 
-    #[test]
-    #[should_panic(expected = "nobody looks for longer")]
-    fn a_looker_that_was_not_counted_is_our_mistake() {
-        drop(Looker(&AtomicU32::new(0)));
-    }
-
     fn view(board: &Board) -> BoardView {
         BoardView::open(board.readers()).unwrap()
     }
@@ -350,16 +319,6 @@ mod tests {
         drop(change);
         assert!(!client.is_unchanged(before));
         assert!(client.is_unchanged(board.mark(count).unwrap()));
-    }
-
-    #[test]
-    fn few_look_for_longer() {
-        let board = Board::new().unwrap();
-        let lookers: Vec<_> = core::iter::from_fn(|| board.look_longer()).collect();
-        assert_eq!(lookers.len() as u32, (board.processors / LOOKERS_SHARE).max(1));
-        assert!(board.look_longer().is_none());
-        drop(lookers);
-        assert!(board.look_longer().is_some());
     }
 
     #[test]

@@ -340,18 +340,13 @@ impl ServerLane {
     /// A mistake of the caller's: it has not answered the call before.
     pub fn next(&self, request: &mut Request, meanwhile: &mut dyn FnMut()) -> Result<bool, LaneError> {
         let mut wait = self.patience.begin();
-        let mut longer = None;
         loop {
             if self.closed.load(Ordering::Acquire) {
                 return Ok(false);
             }
             // Whether or not this side looks: clients have nobody else who finds out.
             let crowded = self.board.is_crowded(wait.now_ns());
-            let mut looking = wait.is_looking() && !crowded;
-            if looking && wait.is_long() {
-                longer = longer.or_else(|| self.board.look_longer());
-                looking = longer.is_some();
-            }
+            let looking = wait.is_looking() && !crowded;
             let looks = if looking { LOOKS_AT_ONCE } else { 1 };
             for _ in 0..looks {
                 match self.lane.state().load(Ordering::Acquire) {
@@ -369,7 +364,6 @@ impl ServerLane {
             if looking {
                 wait.offer();
             } else {
-                longer = None;
                 wait.park();
                 self.park(request);
             }

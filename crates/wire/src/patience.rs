@@ -4,12 +4,10 @@ use crate::memory::now_ns;
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::thread::sched_yield;
 
-/// How long a side looks at first: what it costs to be woken, twice. A processor with nothing else to do takes 10 to 60
-/// µs to wake up, in a virtual machine more than outside.
+/// How long a side looks: what it costs to be woken, twice. A processor with nothing else to do takes 10 to 60 µs to
+/// wake up, in a virtual machine more than outside. Who looks through waits that are longer loses more of a processor
+/// than the other side loses by waking it, and gains nothing where a device is waited for.
 const LOOKING_NS: u32 = 100_000;
-/// How long it looks at most, when what it waits for comes no later: a database that syncs each of a thousand
-/// transactions a second waits for no processor to wake up.
-const LOOKING_NS_MAX: u32 = 1_000_000;
 /// Less than this sees no answer, however fast it is.
 const LOOKING_NS_MIN: u32 = 4_000;
 /// Looks between two glances at the clock and at who else is awake, some 2 µs: in it most calls of a side that is
@@ -21,8 +19,7 @@ pub(crate) const LOOKS_AT_ONCE: u32 = 64;
 /// less than 1 µs.
 const TAKEN_NS: u64 = 3_000;
 
-/// How long a side looks: twice as long as it had to wait lately. Each wait that is too long halves it, down to not at
-/// all.
+/// How long a side looks. Each wait that is too long halves it, down to not at all; one that is not brings it back.
 #[derive(Debug)]
 pub(crate) struct Patience(AtomicU32);
 
@@ -53,13 +50,10 @@ impl Patience {
 
     fn waited(&self, ns: u64) {
         let now = self.0.load(Ordering::Relaxed);
-        let next = match u32::try_from(ns) {
-            // It forgets slowly: between two calls that come at once there may be one that does not.
-            Ok(ns) if ns <= LOOKING_NS_MAX => {
-                ns.saturating_mul(2).clamp(LOOKING_NS, LOOKING_NS_MAX).max(now - now / 8)
-            }
-            _ if now / 2 < LOOKING_NS_MIN => 0,
-            _ => now / 2,
+        let next = match now / 2 {
+            _ if ns <= u64::from(LOOKING_NS) => LOOKING_NS,
+            half if half < LOOKING_NS_MIN => 0,
+            half => half,
         };
         self.0.store(next, Ordering::Relaxed);
     }
@@ -75,11 +69,6 @@ impl Wait<'_> {
     /// wait.
     pub(crate) fn is_looking(&self) -> bool {
         !self.parks && self.lasts_ns() < u64::from(self.looking_ns)
-    }
-
-    /// Whether it has looked for the longest time that a side may look.
-    pub fn is_long(&self) -> bool {
-        self.lasts_ns() >= u64::from(LOOKING_NS)
     }
 
     fn lasts_ns(&self) -> u64 {
@@ -126,32 +115,21 @@ mod tests {
     }
 
     #[test]
-    fn a_side_looks_twice_as_long_as_it_waited() {
-        let patience = Patience::default();
-        assert_eq!(looks(&patience), LOOKING_NS);
-        patience.waited(300_000);
-        assert_eq!(looks(&patience), 600_000);
-        patience.waited(900_000);
-        assert_eq!(looks(&patience), LOOKING_NS_MAX);
-        patience.waited(1_000);
-        assert!(looks(&patience) > 800_000, "one that came at once is not all");
-        for _ in 0..30 {
-            patience.waited(1_000);
-        }
-        assert_eq!(looks(&patience), LOOKING_NS);
-    }
-
-    #[test]
     fn waits_that_are_long_are_not_looked_through() {
         let patience = Patience::default();
+        assert_eq!(looks(&patience), LOOKING_NS);
+        patience.waited(LOOKING_NS.into());
+        assert_eq!(looks(&patience), LOOKING_NS);
+        patience.waited(u64::from(LOOKING_NS) + 1);
+        assert_eq!(looks(&patience), LOOKING_NS / 2, "one that is long is not all");
         for _ in 0..10 {
             patience.waited(u64::MAX);
         }
         assert!(!patience.begin().is_looking());
-        patience.waited(2_000_000);
+        patience.waited(150_000);
         assert!(!patience.begin().is_looking());
-        patience.waited(200_000);
-        assert_eq!(looks(&patience), 400_000, "one who was parked finds out that it is worth it again");
+        patience.waited(20_000);
+        assert_eq!(looks(&patience), LOOKING_NS, "one who was parked finds out that it is worth it again");
     }
 
     #[test]
