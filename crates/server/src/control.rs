@@ -99,7 +99,9 @@ impl Desk {
             }
             Control::Window { handle } => {
                 let session = connection.session()?;
-                let window = service.windows.open(&*session.description(handle)?, session.user.uid)?;
+                let description = session.description(handle)?;
+                service.end_grant(description.node().ino());
+                let window = service.windows.open(&description, session.user.uid)?;
                 Ok((ControlAnswer::Done, Some(copy(window.readers())?)))
             }
             Control::Shelf => Ok((ControlAnswer::Done, Some(service.shelf(connection.session()?)?))),

@@ -19,6 +19,7 @@ impl Service {
         data: &mut Data,
     ) -> Result<Answer, FsError> {
         let description = session.description(handle)?;
+        self.end_grant(description.node().ino());
         let into = data.room((bytes as usize).min(DATA_BYTES_MAX));
         let Some(offset) = offset else {
             return Ok(Answer::Data(description.read(into)? as u32));

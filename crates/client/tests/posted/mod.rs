@@ -111,6 +111,31 @@ fn who_opens_the_file_too_sees_each_write_from_then_on() {
 }
 
 #[test]
+fn a_new_file_is_posted_to_until_it_is_read() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    settle(&session);
+    let kinds = ["write", "write_posted"];
+    let before = calls(&other, kinds);
+    let file = create(session.files(), "journal");
+    for byte in 1..=100 {
+        file.write(&[byte; 100]).unwrap();
+    }
+    assert_eq!(calls(&other, kinds), [before[0], before[1] + 100]);
+    let mut read = [0; 200];
+    assert_eq!(file.pread(&mut read, 9_800).unwrap(), 200);
+    assert_eq!((read[0], read[199]), (99, 100));
+    file.pwrite(&[7; 10], 0).unwrap();
+    assert_eq!(calls(&other, kinds), [before[0] + 1, before[1] + 100]);
+    assert_eq!(file.pread(&mut read, 0).unwrap(), 200);
+    assert_eq!((read[9], read[10]), (7, 1));
+    // One that was there already is read and written as before.
+    let again = create(session.files(), "journal");
+    again.write(&[8; 10]).unwrap();
+    assert_eq!(calls(&other, kinds), [before[0] + 2, before[1] + 100]);
+}
+
+#[test]
 fn who_is_alone_again_posts_again() {
     let shared = serve();
     let (session, other) = (shared.session(), shared.session());
