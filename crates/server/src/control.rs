@@ -28,6 +28,12 @@ pub(crate) fn is_long(connection: &Connection, message: &Control) -> bool {
             let before = heir.inheritance.lock().as_ref().and_then(|left| left.before.as_ref()?.upgrade());
             !heir.holds().are_light() || before.is_some_and(|before| !before.holds().are_light())
         }),
+        // What is posted to files that others get too is made, and that waits for the device like any write.
+        Control::Heir { .. } | Control::HeirHolds { .. } | Control::Send { .. }
+            if connection.session().is_ok_and(|session| session.log.get().is_some()) =>
+        {
+            true
+        }
         // For a child, what its parent has mapped is mapped once more.
         Control::Heir { same_process: false, .. } | Control::HeirHolds { .. } => {
             connection.session().is_ok_and(|session| session.holds().are_mapped())
@@ -65,7 +71,6 @@ impl Desk {
         sender: Option<Sender>,
     ) -> Result<Reply, FsError> {
         let service = &self.service;
-        service.take_posted_writes();
         match message {
             Control::Hello { version, secret, tree, again } => {
                 check(version)?;
