@@ -8,36 +8,34 @@ use nvmed_wire::{Call, Data, LaneError, ServerLane};
 use rustix::io::Errno;
 
 impl Service {
-    /// Does the closes that a session has posted in one of its lanes; whether there were any.
+    /// Does the closes that a session has posted in one of its lanes.
     ///
     /// # Errors
     /// [`LaneError::Posts`] for what a client of ours does not write.
-    pub(crate) fn take_posts(&self, session: &Session, lane: &ServerLane) -> Result<bool, LaneError> {
+    pub(crate) fn take_posts(&self, session: &Session, lane: &ServerLane) -> Result<(), LaneError> {
         let mut data = Data::default();
         let taken = lane.take_posts(|handle| {
             let close = Call::Close { handle, last: true, record_locks: false };
             // What it does not hold it cannot close. A mistake of ours in one close is not the next one's.
             let _ = self.mount.guarded(|| self.answer(session, close, &mut data));
         });
-        taken.map(|taken| taken > 0)
+        taken.map(drop)
     }
 
-    /// Does the closes that all clients have posted; whether there were any.
-    pub(crate) fn take_all_posts(&self) -> bool {
+    /// Does what all clients have posted.
+    pub(crate) fn take_all_posts(&self) {
         self.take_posted_writes();
         let sessions: Vec<_> = self.sessions.lock().values().cloned().collect();
-        let mut any = false;
         for session in sessions {
             for lane in session.counts.lanes() {
                 // One that says what cannot be is ended when it calls; what it held is nobody's to wait for.
-                any |= self.take_posts(&session, &lane).unwrap_or(false);
+                let _ = self.take_posts(&session, &lane);
             }
         }
-        any
     }
 
-    /// Whether a call that failed is to be tried again: there was no room, what was posted has made some, and the call
-    /// has changed nothing.
+    /// Whether a call that failed is to be tried again: there was no room, what was posted may have made some, and the
+    /// call has changed nothing.
     pub(crate) fn has_made_room(&self, asker: &Asker<'_>, call: &Call<'_>, error: &FsError) -> bool {
         if !matches!(error.errno(), Errno::NOSPC | Errno::DQUOT) {
             return false;
@@ -60,6 +58,11 @@ impl Service {
             }),
             _ => false,
         };
-        unchanged && (self.take_all_posts() | self.end_grants())
+        if unchanged {
+            self.take_all_posts();
+            self.end_grants();
+        }
+        // Also when there was nothing: another thread may just have taken what was posted.
+        unchanged
     }
 }

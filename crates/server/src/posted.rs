@@ -200,11 +200,9 @@ impl Service {
         ended
     }
 
-    /// Ends all grants: what was promised to them is wanted by others. Whether there were any.
-    pub(crate) fn end_grants(&self) -> bool {
-        let granted = self.logs.files();
-        granted.iter().for_each(|ino| self.end_grant(*ino));
-        !granted.is_empty()
+    /// Ends all grants: what was promised to them is wanted by others.
+    pub(crate) fn end_grants(&self) {
+        self.logs.files().into_iter().for_each(|ino| self.end_grant(ino));
     }
 
     /// A session ends: what it has posted is made, and its log is another's.
