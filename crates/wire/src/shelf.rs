@@ -30,13 +30,13 @@ pub(crate) const WAYS: usize = 8;
 
 /// The head: a word that names this layout, whether reading renews access times, the file system's device number,
 /// whether the class's real ids are its effective ones.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"nvmdshf3");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"nvmdshf4");
 pub(crate) const RENEWS_ATIME: usize = 8;
 pub(crate) const DEVICE: usize = 16;
 pub(crate) const SAME_IDS: usize = 24;
 
 pub(crate) const NAMES: usize = 4096;
-pub(crate) const NAME_BYTES: usize = 320;
+pub(crate) const NAME_BYTES: usize = 256;
 const NAME_SETS: usize = 4096;
 pub(crate) const CARDS: usize = NAMES + NAME_SETS * WAYS * NAME_BYTES;
 pub(crate) const CARD_BYTES: usize = 256;
@@ -53,10 +53,14 @@ pub(crate) mod name {
     pub(crate) const FORM: usize = 24;
     /// 0: there is none.
     pub(crate) const INO: usize = 32;
-    pub(crate) const VERSIONS: usize = 40;
-    pub(crate) const PATH: usize = VERSIONS + 8 * super::TRAIL_MAX;
-    /// Bytes of the longest path that has a place.
-    pub(crate) const PATH_BYTES_MAX: usize = super::NAME_BYTES - PATH;
+    pub(crate) const PATH: usize = 40;
+    /// Bytes of the longest path that has a place, if it depends on one version.
+    pub(crate) const PATH_BYTES_MAX: usize = super::NAME_BYTES - PATH - 8;
+
+    /// Where the versions begin: behind a path of so many bytes.
+    pub(crate) fn versions(path_bytes: usize) -> usize {
+        PATH + path_bytes.next_multiple_of(8)
+    }
 }
 
 /// Of a card: where its words are.
@@ -92,14 +96,28 @@ pub(crate) fn form_of(path: &[u8], versions: usize, follow: Follow) -> u64 {
     path.len() as u64 | (versions as u64) << 16 | u64::from(follow == Follow::Yes) << 32
 }
 
-/// The first place of the set of a name.
-pub(crate) fn name_set(hash: u64) -> usize {
-    NAMES + (hash as usize % NAME_SETS) * WAYS * NAME_BYTES
+/// The places of the set of a name.
+pub(crate) fn name_set(hash: u64) -> impl Iterator<Item = usize> + Clone {
+    set(hash, NAME_SETS).map(|place| NAMES + place * NAME_BYTES)
 }
 
-/// The first place of the set of a card.
-pub(crate) fn card_set(ino: u64) -> usize {
-    CARDS + (nvmed_dice::mix(ino) as usize % CARD_SETS) * WAYS * CARD_BYTES
+/// As [`name_set`], of a card.
+pub(crate) fn card_set(ino: u64) -> impl Iterator<Item = usize> + Clone {
+    set(nvmed_dice::mix(ino), CARD_SETS).map(card_at)
+}
+
+fn set(hash: u64, sets: usize) -> impl Iterator<Item = usize> + Clone {
+    let set = hash as usize % sets * WAYS;
+    set..set + WAYS
+}
+
+/// Where the card with a number is.
+fn card_at(number: usize) -> usize {
+    CARDS + number * CARD_BYTES
+}
+
+fn card_number(at: usize) -> usize {
+    (at - CARDS) / CARD_BYTES
 }
 
 /// Words of a path, the last one filled up with zeroes.
@@ -225,12 +243,13 @@ impl Shelf {
     /// A name of the class's: what is at `path` from the directory `at`, on which versions that depends. None is an
     /// inode that is not there.
     pub fn put_name(&mut self, (at, path): (u64, &[u8]), follow: Follow, ino: Option<u64>, versions: &[u64]) {
-        let fits = !path.is_empty() && path.len() <= name::PATH_BYTES_MAX && versions.len() <= TRAIL_MAX;
+        let end = name::versions(path.len()) + 8 * versions.len();
+        let fits = !path.is_empty() && end <= NAME_BYTES && versions.len() <= TRAIL_MAX;
         if !fits {
             return;
         }
         let hash = hash_of(at, path, follow);
-        let ways = (0..WAYS).map(|way| name_set(hash) + way * NAME_BYTES);
+        let places = name_set(hash);
         let is_same = |entry: &usize| {
             let there = |word: usize| self.memory.u64(entry + word).load(Ordering::Relaxed);
             let is_free = there(0) == 0;
@@ -239,16 +258,17 @@ impl Shelf {
                     && there(name::AT) == at
                     && there(name::FORM) & 0x1_0000_ffff == form_of(path, 0, follow)
         };
-        let chance = name_set(hash) + self.dice.index(WAYS) * NAME_BYTES;
-        let stale = || ways.clone().find(|entry| self.is_stale_name(*entry));
-        let place = ways.clone().find(is_same).or_else(stale).unwrap_or(chance);
+        let chance = self.dice.index(WAYS);
+        let stale = || places.clone().find(|entry| self.is_stale_name(*entry));
+        let place = places.clone().find(is_same).or_else(stale).or_else(|| places.clone().nth(chance));
+        let Some(place) = place else { return };
         self.entry(place, || {
             self.set(place + name::HASH, hash);
             self.set(place + name::AT, at);
             self.set(place + name::FORM, form_of(path, versions.len(), follow));
             self.set(place + name::INO, ino.unwrap_or(0));
             for (number, version) in versions.iter().enumerate() {
-                self.set(place + name::VERSIONS + 8 * number, *version);
+                self.set(place + name::versions(path.len()) + 8 * number, *version);
             }
             for (number, word) in words(path).enumerate() {
                 self.set(place + name::PATH + 8 * number, word);
@@ -264,8 +284,8 @@ impl Shelf {
 
     fn is_stale_name(&self, entry: usize) -> bool {
         let form = self.memory.u64(entry + name::FORM).load(Ordering::Relaxed);
-        let count = (form >> 16 & 0xffff) as usize;
-        (0..count).any(|number| self.is_stale(entry + name::VERSIONS + 8 * number))
+        let (bytes, count) = ((form & 0xffff) as usize, (form >> 16 & 0xffff) as usize);
+        (0..count).any(|number| self.is_stale(entry + name::versions(bytes) + 8 * number))
     }
 
     /// The inode that would give way to a card of `ino`, which has none yet and finds no free place: one of which a
@@ -274,14 +294,14 @@ impl Shelf {
         if self.places.contains_key(&ino) {
             return None;
         }
-        let first = (card_set(ino) - CARDS) / CARD_BYTES;
-        let set = &self.cards[first..first + WAYS];
-        if set.contains(&0) {
+        let mut set = card_set(ino);
+        let there = |at: usize| self.cards[card_number(at)];
+        if set.clone().any(|at| there(at) == 0) {
             return None;
         }
         let chance = self.dice.index(WAYS);
-        let is_stale = |way: &usize| self.is_stale(card_set(ino) + way * CARD_BYTES + card::VERSION);
-        Some(set[(0..WAYS).find(is_stale).unwrap_or(chance)])
+        let stale = set.clone().find(|at| self.is_stale(at + card::VERSION));
+        stale.or_else(|| set.nth(chance)).map(there)
     }
 
     /// The card of an inode, whatever was on it before; its bytes stay if `bytes` is none. False when there is no free
@@ -332,10 +352,8 @@ impl Shelf {
     }
 
     fn take_place(&mut self, ino: u64) -> Option<usize> {
-        let first = (card_set(ino) - CARDS) / CARD_BYTES;
-        let way = self.cards[first..first + WAYS].iter().position(|there| *there == 0)?;
-        self.cards[first + way] = ino;
-        let at = CARDS + (first + way) * CARD_BYTES;
+        let at = card_set(ino).find(|at| self.cards[card_number(*at)] == 0)?;
+        self.cards[card_number(at)] = ino;
         // What was here before is blank, and its bytes are gone.
         self.places.insert(ino, Place { at, leaves: Leaves::default() });
         Some(at)
@@ -408,7 +426,7 @@ impl Shelf {
             self.set(place.at + card::INO, 0);
             self.set(place.at + card::BYTES_VERSION, 0);
         });
-        self.cards[(place.at - CARDS) / CARD_BYTES] = 0;
+        self.cards[card_number(place.at)] = 0;
         fence(Ordering::Release);
         self.pool.give(place.leaves.all());
         crate::opens::barrier();

@@ -3,7 +3,7 @@
 use crate::board::BoardView;
 use crate::leaf;
 use crate::memory;
-use crate::shelf::{self, CARD_BYTES, LEAF_NUMBERS, LEAVES, MAGIC, NAME_BYTES, PAGE, WAYS, card, name};
+use crate::shelf::{self, LEAF_NUMBERS, LEAVES, MAGIC, NAME_BYTES, PAGE, card, name};
 use core::sync::atomic::{Ordering, fence};
 use nvmed_fs::versions::{TRAIL_MAX, Version};
 use nvmed_fs::{Follow, Stat};
@@ -117,15 +117,15 @@ impl ShelfView {
             return None;
         }
         let hash = shelf::hash_of(at, path, follow);
-        let set = shelf::name_set(hash);
-        let (ino, versions, count) = (0..WAYS).find_map(|way| {
-            let look = self.look(set + way * NAME_BYTES)?;
+        let (ino, versions, count) = shelf::name_set(hash).find_map(|at_name| {
+            let look = self.look(at_name)?;
             if self.word(look.at + name::HASH) != hash || self.word(look.at + name::AT) != at {
                 return None;
             }
             let form = self.word(look.at + name::FORM);
             let count = (form >> 16 & 0xffff) as usize;
-            if form != shelf::form_of(path, count, follow) || count > TRAIL_MAX {
+            let fits = count <= TRAIL_MAX && name::versions(path.len()) + 8 * count <= NAME_BYTES;
+            if form != shelf::form_of(path, count, follow) || !fits {
                 return None;
             }
             let mut there = (look.at + name::PATH..).step_by(8).map(|at| self.word(at));
@@ -135,7 +135,7 @@ impl ShelfView {
             let ino = self.word(look.at + name::INO);
             let mut versions = [0; TRAIL_MAX];
             for (number, version) in versions[..count].iter_mut().enumerate() {
-                *version = self.word(look.at + name::VERSIONS + 8 * number);
+                *version = self.word(look.at + name::versions(path.len()) + 8 * number);
             }
             self.is_same(look).then_some((ino, versions, count))
         })?;
@@ -168,9 +168,8 @@ impl ShelfView {
 
     #[inline]
     fn card_of(&self, ino: u64) -> Option<Look> {
-        let set = shelf::card_set(ino);
-        let looks = (0..WAYS).filter_map(|way| self.look(set + way * CARD_BYTES));
-        looks.into_iter().find(|look| self.word(look.at + card::INO) == ino)
+        let mut looks = shelf::card_set(ino).filter_map(|at| self.look(at));
+        looks.find(|look| self.word(look.at + card::INO) == ino)
     }
 
     fn status(&self, ino: u64, at: usize) -> Stat {
