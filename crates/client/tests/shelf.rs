@@ -2,6 +2,8 @@
 
 #[path = "shelf/bytes.rs"]
 mod bytes;
+#[path = "shelf/following.rs"]
+mod following;
 mod posted;
 mod support;
 

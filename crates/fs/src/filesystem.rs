@@ -5,6 +5,7 @@ use crate::error::FsError;
 use crate::file::File;
 use crate::health::Trouble;
 use crate::inode::Inode;
+use crate::listing;
 use crate::lock::LockOwner;
 use crate::namespace::Recipe;
 use crate::object::Object;
@@ -361,6 +362,15 @@ impl FileSystem {
         trail: &mut Trail,
     ) -> Result<Node, FsError> {
         Ok(self.node(self.core.trace(self.start(at), path, follow, who, trail)?))
+    }
+
+    /// The names in a directory that follow `after` in the order of a listing, at most `most`, which is not 0.
+    ///
+    /// # Errors
+    /// [`FsError::NotDirectory`]; what the device answers.
+    pub fn names_after(&self, directory: &Node, after: &[u8], most: usize) -> Result<Vec<Vec<u8>>, FsError> {
+        directory.inode.directory()?;
+        listing::names_after(&self.core, &directory.inode, after, most)
     }
 
     /// From now on changes of inodes are counted there. Before any other call.

@@ -113,7 +113,7 @@ impl Listing {
             self.position += 1;
         }
         loop {
-            let page = read_page(core, directory, self.last())?;
+            let page = read_page(core, directory, self.last(), ENTRIES_PER_READ)?;
             let mut start = 0;
             for &(ino, kind, end) in &page.entries {
                 let (name, cookie) = (&page.names[start..end], self.position as u64 + 1);
@@ -130,7 +130,19 @@ impl Listing {
     }
 }
 
-fn read_page(core: &Core, directory: &Inode, after: &[u8]) -> Result<Page, FsError> {
+/// The names in a directory that follow `after`, at most so many.
+pub(crate) fn names_after(
+    core: &Core,
+    directory: &Inode,
+    after: &[u8],
+    most: usize,
+) -> Result<Vec<Vec<u8>>, FsError> {
+    let page = read_page(core, directory, after, most)?;
+    let starts = std::iter::once(0).chain(page.entries.iter().map(|(_, _, end)| *end));
+    Ok(starts.zip(&page.entries).map(|(start, (_, _, end))| page.names[start..*end].to_vec()).collect())
+}
+
+fn read_page(core: &Core, directory: &Inode, after: &[u8], most: usize) -> Result<Page, FsError> {
     // The names stay where they are until the page is read.
     let _namespace = core.names_read();
     let (from, to) =
@@ -144,7 +156,7 @@ fn read_page(core: &Core, directory: &Inode, after: &[u8]) -> Result<Page, FsErr
             }
             _ => page.damaged = true,
         }
-        let enough = page.damaged || page.entries.len() == ENTRIES_PER_READ;
+        let enough = page.damaged || page.entries.len() >= most;
         if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     if page.damaged {

@@ -13,6 +13,7 @@ mod data;
 mod description;
 mod errand;
 mod error;
+mod following;
 mod grant;
 mod heir;
 mod hold;

@@ -5,11 +5,14 @@ use crate::peer::Peer;
 use nvmed_fs::{Follow, FsError, Kept, Node};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_wire::{Board, ServerLane, Shelf, ShelfPages};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 /// Classes that have a shelf: each pins some 16,000 inodes at most, of 600 bytes.
 const CLASSES_MAX: usize = 8;
+/// Directories of which it is known that a call has asked there: more than there are threads that ask at a time.
+const ASKED_MAX: usize = 8;
+
 /// What decides an answer, of what differs within a run.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Class {
@@ -57,6 +60,21 @@ pub(crate) struct State {
     pub shelf: Shelf,
     /// The files that may be opened by a post.
     pub kept: HashMap<u64, Kept>,
+    /// Versions of the directories whose names calls have asked for lately.
+    asked: VecDeque<u64>,
+}
+
+impl State {
+    /// A call has asked for a name in the directory that has this version of its names; whether another one has lately,
+    /// and none of them has changed since.
+    pub(crate) fn is_asked_again(&mut self, directory: u64) -> bool {
+        if self.asked.contains(&directory) {
+            return true;
+        }
+        self.asked.truncate(ASKED_MAX - 1);
+        self.asked.push_front(directory);
+        false
+    }
 }
 
 impl ClassShelf {
@@ -144,7 +162,7 @@ impl Shelves {
         }
         let same_ids = class.real == (class.uid, class.gid);
         let shelf = Shelf::new(board, self.pages_max, device, (renews_atime, same_ids))?;
-        let state = Mutex::new(State { shelf, kept: HashMap::new() });
+        let state = Mutex::new(State { shelf, kept: HashMap::new(), asked: VecDeque::new() });
         let shelf = Arc::new(ClassShelf { class: class.clone(), state });
         classes.insert(class, Arc::clone(&shelf));
         Ok(shelf)

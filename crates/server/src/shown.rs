@@ -46,6 +46,11 @@ impl Service {
         let mut trail = Trail::default();
         let found = asker.session.files().trace(at, path, follow, &asker.who(), &mut trail);
         self.show(asker, &shelf, question, (&found, &trail), false);
+        if let Some(directory) = trail.versions().and_then(<[u64]>::last)
+            && shelf.lock().is_asked_again(*directory)
+        {
+            self.show_following(asker, &shelf, question);
+        }
         found
     }
 
@@ -76,7 +81,7 @@ impl Service {
     }
 
     /// Puts what was found at a path on a shelf; `keep` as in [`Service::put_card`].
-    fn show(
+    pub(crate) fn show(
         &self,
         asker: &Asker<'_>,
         shelf: &Arc<ClassShelf>,

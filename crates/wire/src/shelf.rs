@@ -250,17 +250,14 @@ impl Shelf {
         }
         let hash = hash_of(at, path, follow);
         let places = name_set(hash);
-        let is_same = |entry: &usize| {
-            let there = |word: usize| self.memory.u64(entry + word).load(Ordering::Relaxed);
-            let is_free = there(0) == 0;
-            is_free
-                || there(name::HASH) == hash
-                    && there(name::AT) == at
-                    && there(name::FORM) & 0x1_0000_ffff == form_of(path, 0, follow)
-        };
         let chance = self.dice.index(WAYS);
+        let same = || {
+            places
+                .clone()
+                .find(|entry| self.word(*entry) == 0 || self.is_name(*entry, hash, (at, path), follow))
+        };
         let stale = || places.clone().find(|entry| self.is_stale_name(*entry));
-        let place = places.clone().find(is_same).or_else(stale).or_else(|| places.clone().nth(chance));
+        let place = same().or_else(stale).or_else(|| places.clone().nth(chance));
         let Some(place) = place else { return };
         self.entry(place, || {
             self.set(place + name::HASH, hash);
@@ -274,6 +271,25 @@ impl Shelf {
                 self.set(place + name::PATH + 8 * number, word);
             }
         });
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        self.memory.u64(at).load(Ordering::Relaxed)
+    }
+
+    /// Whether an entry is that of a name, by all that tells names apart but the path itself.
+    fn is_name(&self, entry: usize, hash: u64, (at, path): (u64, &[u8]), follow: Follow) -> bool {
+        self.word(entry + name::HASH) == hash
+            && self.word(entry + name::AT) == at
+            && self.word(entry + name::FORM) & 0x1_0000_ffff == form_of(path, 0, follow)
+    }
+
+    /// Whether there is an answer for a name of which nothing has changed since.
+    #[must_use]
+    pub fn has_name(&self, (at, path): (u64, &[u8]), follow: Follow) -> bool {
+        let hash = hash_of(at, path, follow);
+        let is_same = |entry: &usize| self.is_name(*entry, hash, (at, path), follow);
+        name_set(hash).find(is_same).is_some_and(|entry| !self.is_stale_name(entry))
     }
 
     /// Whether a version that an entry depends on is another one by now.

@@ -43,6 +43,15 @@ pub struct Found {
     pub card: Option<Card>,
 }
 
+/// An entry for a name.
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    /// 0: there is nothing.
+    ino: u64,
+    versions: [u64; TRAIL_MAX],
+    count: usize,
+}
+
 /// The shelf of a session's class.
 #[derive(Debug)]
 pub struct ShelfView {
@@ -113,11 +122,36 @@ impl ShelfView {
     /// What is at `path` from the directory with the number `at`, unless that takes a call.
     #[must_use]
     pub fn find(&self, at: u64, path: &[u8], follow: Follow, board: &BoardView) -> Option<Found> {
+        let whole = self.name(at, path, follow).and_then(|name| self.found(name, board));
+        whole.or_else(|| self.found(self.name_in_two(at, path, follow)?, board))
+    }
+
+    fn found(&self, name: Name, board: &BoardView) -> Option<Found> {
+        let card = if name.ino == 0 { None } else { Some(self.copy_card(name.ino)?) };
+        let found = Found { versions: name.versions, count: name.count, card };
+        self.stands(&found, board).then_some(found)
+    }
+
+    /// The last name of a path in the directory to which the rest leads.
+    fn name_in_two(&self, at: u64, path: &[u8], follow: Follow) -> Option<Name> {
+        let cut = path.iter().rposition(|byte| *byte == b'/')?;
+        let (path, last) = (&path[..cut], &path[cut + 1..]);
+        if matches!(last, b"." | b"..") {
+            return None;
+        }
+        let directory = self.name(at, path, Follow::Yes).filter(|directory| directory.ino != 0)?;
+        let mut name = self.name(directory.ino, last, follow)?;
+        let count = name.count + directory.count;
+        name.versions.get_mut(name.count..count)?.copy_from_slice(&directory.versions[..directory.count]);
+        Some(Name { count, ..name })
+    }
+
+    fn name(&self, at: u64, path: &[u8], follow: Follow) -> Option<Name> {
         if path.is_empty() || path.len() > name::PATH_BYTES_MAX {
             return None;
         }
         let hash = shelf::hash_of(at, path, follow);
-        let (ino, versions, count) = shelf::name_set(hash).find_map(|at_name| {
+        shelf::name_set(hash).find_map(|at_name| {
             let look = self.look(at_name)?;
             if self.word(look.at + name::HASH) != hash || self.word(look.at + name::AT) != at {
                 return None;
@@ -132,16 +166,12 @@ impl ShelfView {
             if !shelf::words(path).all(|word| there.next() == Some(word)) {
                 return None;
             }
-            let ino = self.word(look.at + name::INO);
-            let mut versions = [0; TRAIL_MAX];
-            for (number, version) in versions[..count].iter_mut().enumerate() {
+            let mut name = Name { ino: self.word(look.at + name::INO), versions: [0; TRAIL_MAX], count };
+            for (number, version) in name.versions[..count].iter_mut().enumerate() {
                 *version = self.word(look.at + name::versions(path.len()) + 8 * number);
             }
-            self.is_same(look).then_some((ino, versions, count))
-        })?;
-        let card = if ino == 0 { None } else { Some(self.copy_card(ino)?) };
-        let found = Found { versions, count, card };
-        self.stands(&found, board).then_some(found)
+            self.is_same(look).then_some(name)
+        })
     }
 
     /// The card of an inode, unless its status takes a call.
