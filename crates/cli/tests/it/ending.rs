@@ -33,8 +33,18 @@ tell('main')
 while True: signal.pause()
 ";
 
+/// Becomes the program that its arguments name, with the usual answer to each signal that these tests send. A shell has
+/// its background jobs ignore SIGINT, and nohup has a program ignore SIGHUP; what is ignored here, a run ignores too.
+const AFRESH: &str = "
+import os, signal, sys
+for name in ('SIGHUP', 'SIGINT', 'SIGPIPE', 'SIGTERM'): signal.signal(getattr(signal, name), signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
 fn run(scratch: &Scratch, how: &[&str], device: &str, script: &str, words: &[&str]) -> Child {
-    let mut command = scratch.nvmed(["run"]);
+    let nvmed = scratch.nvmed(["run"]);
+    let mut command = scratch.at_home("python3");
+    command.args(["-c", AFRESH]).arg(nvmed.get_program()).args(nvmed.get_args());
     command.args(how).args(["--device", device, "--dir", "store", "--", "python3", "-c", script]).args(words);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }

@@ -57,8 +57,15 @@ impl Scratch {
 
     /// `nvmed` with arguments, to be started here.
     pub fn nvmed<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nvmed"));
-        command.args(arguments).current_dir(&self.dir).env_remove("WRAPPER_CONFIG").env_remove("LD_PRELOAD");
+        let mut command = self.at_home(env!("CARGO_BIN_EXE_nvmed"));
+        command.args(arguments);
+        command
+    }
+
+    /// A program, to be started here.
+    pub fn at_home(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.dir).env_remove("WRAPPER_CONFIG").env_remove("LD_PRELOAD");
         command
     }
 
