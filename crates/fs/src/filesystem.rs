@@ -80,10 +80,10 @@ impl Node {
         self.inode.kind
     }
 
-    /// Whether it has extended attributes.
+    /// Whether it has extended attributes; none while somebody changes its record, who may wait for the device.
     #[must_use]
-    pub fn has_xattrs(&self) -> bool {
-        self.inode.lock().record().xattrs.is_some()
+    pub fn has_xattrs(&self) -> Option<bool> {
+        self.inode.try_lock().map(|state| state.record().xattrs.is_some())
     }
 
     /// The record locks of process `pid` on this inode go, whichever description they were set through.

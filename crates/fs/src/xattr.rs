@@ -226,3 +226,31 @@ impl Core {
         change.apply().map(drop)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::broken_tests::support::Disk;
+    use crate::{Credentials, Object, OpenFlags, SetXattr};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    /// Every status that goes on a shelf asks this, and whoever changes the record may wait for the device meanwhile.
+    #[test]
+    fn whether_there_are_attributes_is_asked_without_a_wait() {
+        let files = Disk::new(16 << 20).format().mount();
+        let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+        let node = files.open(&files.root(), b"file", flags, 0o644, &Credentials::ROOT).unwrap().node();
+        assert_eq!(node.has_xattrs(), Some(false));
+        files.set_xattr(Object::Held(&node), b"user.a", b"value", SetXattr::Any, &Credentials::ROOT).unwrap();
+        assert_eq!(node.has_xattrs(), Some(true));
+        let changed = node.inode.lock();
+        std::thread::scope(|scope| {
+            let (tell, told) = channel();
+            let asked = &node;
+            scope.spawn(move || tell.send(asked.has_xattrs()));
+            let answer = told.recv_timeout(Duration::from_secs(10));
+            drop(changed);
+            assert_eq!(answer, Ok(None));
+        });
+    }
+}

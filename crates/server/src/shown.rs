@@ -192,7 +192,7 @@ impl Service {
         let (stat, who, files) = (node.stat(), asker.who(), asker.session.files());
         let may = |mask: &u32| files.access(fs::Object::Held(node), *mask, &who).is_ok();
         let rights: u32 = [READS, EXECUTES].into_iter().filter(may).sum();
-        let plain = !node.has_xattrs();
+        let plain = node.has_xattrs() == Some(false);
         let reads = rights & READS != 0;
         if node.version() != Some(version) || bytes.is_some() && !reads {
             return;
