@@ -177,6 +177,30 @@ fn a_process_that_changes_its_ids_is_somebody_else() {
     assert_eq!((ran.status, ran.err.as_str(), ran.out.as_str()), (0, "", "2\n65534:65534 4\n"));
 }
 
+/// access(2) asks for the real ids, stat(2) for the effective ones: what the one was told is no answer to the other.
+#[test]
+fn the_real_ids_are_not_told_what_only_the_effective_ones_may_know() {
+    if !rustix::process::geteuid().is_root() || !have("python3") {
+        println!("SKIPPED: it takes root, and python3");
+        return;
+    }
+    let scratch = Scratch::with_device("64M");
+    let script = "
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+os.mkdir('store/closed', 0o700)
+os.setreuid(65534, 0)
+for _ in range(20):
+    try: os.stat('store/closed/none')
+    except FileNotFoundError: pass
+for call in (libc.access, libc.eaccess):
+    call(b'store/closed/none', os.F_OK)
+    print(errno.errorcode[ctypes.get_errno()])
+";
+    let ran = scratch.on_device(["python3", "-c", script]);
+    assert_eq!((ran.status, ran.err.as_str(), ran.out.as_str()), (0, "", "EACCES\nENOENT\n"));
+}
+
 #[test]
 fn the_programs_status_is_the_runs() {
     let scratch = Scratch::with_device("64M");
