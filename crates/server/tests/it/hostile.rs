@@ -1,6 +1,7 @@
 //! Clients that say what no client of ours says: they harm themselves, and nobody else.
 
-use crate::support::{Client, Shared, ask, hello, mount, serve, serve_within, until};
+use crate::support::{Client, Shared, ask, hello, mount, named, serve, serve_within, until};
+use nvmed_dice::Dice;
 use nvmed_fs::{FileSystem, Follow, FsError, LockKind, LockRange, OpenFlags};
 use nvmed_server::{Admission, Admitted, Gate, Limits, Peer, Server, Service};
 use nvmed_sys::{Mapping, Pages};
@@ -14,10 +15,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::Write;
 use std::net::TcpListener;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LANE_BYTES: usize = 16_384 + (1 << 20);
 
@@ -117,6 +118,59 @@ fn posts_of_what_is_not_held_or_too_many_harm_nobody() {
         honest(&witness, file, u64::from(posted));
     }
     until("only the witness is left", || shared.service.sessions() == 1 && shared.service.processes() == 1);
+}
+
+/// Writes anything into the slots of posted opens, near inodes that `next` says come now, and claims some of them,
+/// until it `is_over`; counts what it was `given`.
+fn lie_in_slots(liar: &Client, next: &AtomicU64, given: &AtomicU64, is_over: impl Fn() -> bool) {
+    let mut dice = Dice::new(3);
+    while !is_over() {
+        let near = next.load(Ordering::Relaxed) + dice.roll(8);
+        let ino = *dice.pick(&[near, near, near, near | 1 << 63, 0, u64::MAX, 1]).unwrap();
+        let slot = dice.roll(64) as u32;
+        if dice.chance(95) {
+            liar.lane.opens().post(slot, ino);
+            continue;
+        }
+        let flags = *dice.pick(&[OpenFlags::READ, OpenFlags::DIRECTORY, OpenFlags::TRUNCATE]).unwrap();
+        if let Answer::Held { handle, .. } = liar.call(&Call::Claim { slot, ino, flags }) {
+            liar.close(handle);
+            given.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What is in the slots of posted opens is the client's word: it holds nobody up, and ends with its session.
+#[test]
+fn slots_of_opens_in_which_anything_may_be_harm_nobody() {
+    let shared = serve();
+    let (witness, liar) = (Client::connect(&shared), Client::connect(&shared));
+    let shelves = [&witness, &liar].map(|client| client.control(&Control::Shelf).unwrap().unwrap());
+    let files_free = || shared.service.mount().statfs().files_free;
+    let (root, before, begun) = (Handle::ROOT, files_free(), Instant::now());
+    let (next, given, over) = (AtomicU64::new(1), AtomicU64::new(0), AtomicBool::new(false));
+    let is_over = || over.load(Ordering::Relaxed) || begun.elapsed() > Duration::from_secs(60);
+    std::thread::scope(|scope| {
+        scope.spawn(|| lie_in_slots(&liar, &next, &given, is_over));
+        let has_met = || given.load(Ordering::Relaxed) > 0;
+        for round in (0..).take_while(|round| *round < 400 || !has_met() && !is_over()) {
+            assert_eq!(witness.call(&Call::Mkdir { at: root, path: b"dir", mode: 0o755 }), Answer::Done);
+            witness.close(witness.create("file"));
+            for (name, flags) in [("dir", OpenFlags::DIRECTORY), ("file", OpenFlags::READ)] {
+                witness.close(witness.open(name, flags).unwrap());
+                let Answer::Status(stat) = witness.call(&Call::Stat(named(name))) else { panic!("{round}") };
+                next.store(stat.ino, Ordering::Relaxed);
+                let chmod = Call::Chmod { object: named(name), mode: 0o700 };
+                assert!(round % 3 > 0 || witness.call(&chmod) == Answer::Done, "{round}");
+            }
+            assert_eq!(witness.call(&Call::Rmdir { at: root, path: b"dir" }), Answer::Done);
+            assert_eq!(witness.call(&Call::Unlink { at: root, path: b"file" }), Answer::Done);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(given.into_inner() > 0, "no lie met anything");
+    drop((shelves, liar));
+    until("what it had is given back", || files_free() == before);
 }
 
 #[test]
