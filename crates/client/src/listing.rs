@@ -3,7 +3,7 @@
 use crate::core::STRANGE;
 use crate::file::File;
 use core::ops::ControlFlow;
-use nvmed_fs::{DirEntry, FsError, Whence};
+use nvmed_fs::{DirEntry, FileType, FsError, Whence};
 use nvmed_wire::{Answer, Call, SHELF_BYTES_AT_ONCE, entries, entry_bytes};
 use rustix::io::Errno;
 
@@ -106,6 +106,7 @@ impl File {
     /// The entries after a cookie: all of them from the shelf, or what one call brings.
     fn read_ahead(&self, after: u64) -> Result<Listing, FsError> {
         if after == 0
+            && self.holding.kind == FileType::Directory
             && let Some(bytes) = self.core().whole_shown(self.holding.ino)
         {
             return Ok(Listing::new(bytes, after, true, true));

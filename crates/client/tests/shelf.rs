@@ -10,7 +10,9 @@ mod support;
 use core::ops::ControlFlow;
 use nvmed_client::{File, FileSystem, Object, Received, Session};
 use nvmed_dice::Dice;
-use nvmed_fs::{Credentials, Follow, FsError, OpenFlags, RenameFlags, SetXattr, Time, Whence};
+use nvmed_fs::{
+    Credentials, DirEntry, FileType, Follow, FsError, OpenFlags, RenameFlags, SetXattr, Time, Whence,
+};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::{NEW, PAGE, Shared, calls, create, errno, serve, settle, stat};
@@ -267,6 +269,32 @@ fn a_listing_that_is_longer_than_a_call_can_be_taken_up_anywhere() {
 }
 
 #[test]
+fn a_file_has_no_entries_whatever_its_bytes_are() {
+    let shared = serve();
+    let session = shared.session();
+    let (files, mount) = (session.files(), shared.service.mount());
+    settle(&session);
+    let mut bytes = Vec::new();
+    let entry = DirEntry { ino: 7, cookie: 1, kind: FileType::File, name: b"name" };
+    assert!(nvmed_wire::put_entry(&mut bytes, 100, &entry));
+    let file = mount.open(&mount.root(), b"file", NEW, 0o644, &Credentials::ROOT).unwrap();
+    file.pwrite(&bytes, 0).unwrap();
+    let node = file.node();
+    support::until("the shelf has its bytes, and both its counts are the same", || {
+        // As those of a file of an earlier run are.
+        while shared.board.bytes_version(node.ino()) < node.version() {
+            drop(shared.board.change(node.ino()));
+        }
+        assert_eq!(whole(files, b"file").unwrap(), bytes);
+        let before = calls(&session, &["read"]);
+        assert_eq!(whole(files, b"file").unwrap(), bytes);
+        calls(&session, &["read"]) == before && shared.board.bytes_version(node.ino()) == node.version()
+    });
+    let file = files.open(&files.root(), b"file", OpenFlags::READ, 0).unwrap();
+    assert_eq!(errno(next_names(&file, 9)), Errno::NOTDIR);
+}
+
+#[test]
 fn the_status_of_what_was_just_opened_makes_no_call_until_it_changes() {
     let shared = serve();
     let (session, other) = (shared.session(), shared.session());
@@ -407,7 +435,7 @@ fn compare(files: &FileSystem, shared: &Shared, seed: u64, step: usize) {
             mount.open(&mount.root(), path.as_bytes(), DIRECTORY, 0, &who).map_err(|error| error.errno());
         let is = is.map(|directory| {
             let mut names = Vec::new();
-            let tell = &mut |entry: nvmed_fs::DirEntry<'_>| {
+            let tell = &mut |entry: DirEntry<'_>| {
                 names.push(String::from_utf8(entry.name.to_vec()).unwrap());
                 ControlFlow::Continue(())
             };
