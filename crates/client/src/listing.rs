@@ -154,7 +154,12 @@ impl File {
             && listing.go_to(*cookie - 1)
             && let Some(last) = listing.next().map(|entry| entry.name.to_vec())
         {
-            *cookie = self.cookie_of(&last)?;
+            match self.cookie_of(&last) {
+                Ok(theirs) => *cookie = theirs,
+                // It was removed, and has nothing more to tell from wherever it stands.
+                Err(error) if error.errno() == Errno::NOENT => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

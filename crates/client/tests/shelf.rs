@@ -240,6 +240,34 @@ fn a_listing_goes_on_where_it_was_in_another_process() {
 }
 
 #[test]
+fn a_listing_of_what_was_removed_is_shared_with_another_process() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    let (files, root, theirs) = (session.files(), session.files().root(), other.files());
+    settle(&session);
+    files.mkdir(&root, b"dir", 0o755).unwrap();
+    (0..9).for_each(|number| drop(create(files, &format!("dir/{number}"))));
+    support::until("the shelf has it", || {
+        let before = calls(&other, &["readdir"]);
+        names(files, b"dir").unwrap();
+        calls(&other, &["readdir"]) == before
+    });
+    let directory = files.open(&root, b"dir", DIRECTORY, 0).unwrap();
+    assert_eq!(next_names(&directory, 4).unwrap(), [".", "..", "0", "1"]);
+    for number in 0..9 {
+        theirs.unlink(&theirs.root(), format!("dir/{number}").as_bytes()).unwrap();
+    }
+    theirs.rmdir(&theirs.root(), b"dir").unwrap();
+    directory.share();
+    let heir = session.heir(&[(9, directory.handle().unwrap())], None, false).unwrap();
+    let (child, welcome) = Session::adopt(heir).unwrap();
+    let Received::File(theirs) = child.inherited(&welcome.held[0].1).unwrap() else { panic!() };
+    for directory in [&theirs, &directory] {
+        assert_eq!(errno(next_names(directory, 9)), Errno::NOENT, "its place is the server's");
+    }
+}
+
+#[test]
 fn a_listing_that_is_longer_than_a_call_can_be_taken_up_anywhere() {
     let shared = serve();
     let session = shared.session();
