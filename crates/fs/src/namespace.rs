@@ -265,13 +265,15 @@ impl Core {
         let namespace = self.names_write();
         let place = self.resolve(at, path, Last::Name, who)?;
         let victim = place.inode.as_ref().ok_or(FsError::NotFound)?;
-        if victim.kind == FileType::Directory {
+        let is_directory = victim.kind == FileType::Directory;
+        if place.slash || place.component != Component::Name {
+            return Err(if is_directory { FsError::IsDirectory } else { FsError::NotDirectory });
+        }
+        // In Linux's order: whoever may not remove it is told that first.
+        permission::may_remove(&place.directory, victim, who)?;
+        if is_directory {
             return Err(FsError::IsDirectory);
         }
-        if place.slash {
-            return Err(FsError::NotDirectory);
-        }
-        permission::may_remove(&place.directory, victim, who)?;
         not_kept(victim)?;
         let now = self.meta.now_ns();
         let dropped = Dropped::begin(victim, (&place.directory, place.name()), now);
@@ -306,8 +308,8 @@ impl Core {
             Component::DotDot => return Err(FsError::NotEmpty),
         }
         let victim = place.inode.as_ref().ok_or(FsError::NotFound)?;
-        victim.directory()?;
         permission::may_remove(&place.directory, victim, who)?;
+        victim.directory()?;
         if !self.is_empty(victim)? {
             return Err(FsError::NotEmpty);
         }

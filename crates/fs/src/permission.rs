@@ -38,8 +38,7 @@ pub(crate) fn may(inode: &Inode, wanted: u32, who: &Credentials<'_>) -> Result<(
 /// # Errors
 /// [`FsError::Access`]; [`FsError::NotFound`] once the directory itself was removed.
 pub(crate) fn may_change_names(directory: &Inode, who: &Credentials<'_>) -> Result<(), FsError> {
-    may(directory, WRITE | EXECUTE, who)?;
-    if directory.nlink() == 0 { Err(FsError::NotFound) } else { Ok(()) }
+    if directory.nlink() == 0 { Err(FsError::NotFound) } else { may(directory, WRITE | EXECUTE, who) }
 }
 
 /// Whether `who` may remove or rename `victim`, a name of `directory`: in a sticky one only its owner,

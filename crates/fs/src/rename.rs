@@ -56,6 +56,14 @@ fn is_directory(inode: &Inode) -> bool {
     inode.kind == FileType::Directory
 }
 
+/// Whether the `..` of what is moved may change, where it is a directory that `crosses` into another one.
+///
+/// # Errors
+/// [`FsError::Access`].
+fn may_turn(moved: &Inode, crosses: bool, who: &Credentials<'_>) -> Result<(), FsError> {
+    if crosses && is_directory(moved) { permission::may(moved, WRITE, who) } else { Ok(()) }
+}
+
 impl Core {
     /// Renames `old` below `from` to `new` below `to`.
     ///
@@ -122,12 +130,7 @@ impl Core {
             return Err(FsError::Invalid);
         }
         moved.same_account(to)?;
-        permission::may_remove(from, moved, who)?;
-        // Moving a directory changes its `..`.
-        if is_directory(moved) && from.ino != to.ino {
-            permission::may(moved, WRITE, who)?;
-        }
-        Ok(())
+        permission::may_remove(from, moved, who)
     }
 
     fn check_replace(
@@ -138,19 +141,24 @@ impl Core {
         victim: Option<&Arc<Inode>>,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.check_leave(moved, &source.directory, &target.directory, who)?;
-        permission::may_change_names(&target.directory, who)?;
-        let Some(victim) = victim else { return Ok(()) };
-        if is_directory(victim) && self.is_above(victim, &source.directory) {
+        // In Linux's order: first how the two lie, then what the caller may do.
+        if victim.is_some_and(|victim| is_directory(victim) && self.is_above(victim, &source.directory)) {
             return Err(FsError::NotEmpty);
         }
+        self.check_leave(moved, &source.directory, &target.directory, who)?;
+        permission::may_change_names(&target.directory, who)?;
+        let crosses = source.directory.ino != target.directory.ino;
+        let Some(victim) = victim else { return may_turn(moved, crosses, who) };
         permission::may_remove(&target.directory, victim, who)?;
         match (is_directory(moved), is_directory(victim)) {
-            (true, false) => Err(FsError::NotDirectory),
-            (false, true) => Err(FsError::IsDirectory),
-            (true, true) if !self.is_empty(victim)? => Err(FsError::NotEmpty),
-            _ => not_kept(victim),
+            (true, false) => return Err(FsError::NotDirectory),
+            (false, true) => return Err(FsError::IsDirectory),
+            _ => may_turn(moved, crosses, who)?,
         }
+        if is_directory(victim) && !self.is_empty(victim)? {
+            return Err(FsError::NotEmpty);
+        }
+        not_kept(victim)
     }
 
     fn check_exchange(
@@ -161,8 +169,14 @@ impl Core {
         other: &Inode,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
+        if is_directory(other) && self.is_above(other, &source.directory) {
+            return Err(FsError::Invalid);
+        }
         self.check_leave(moved, &source.directory, &target.directory, who)?;
-        self.check_leave(other, &target.directory, &source.directory, who)
+        self.check_leave(other, &target.directory, &source.directory, who)?;
+        let crosses = source.directory.ino != target.directory.ino;
+        may_turn(moved, crosses, who)?;
+        may_turn(other, crosses, who)
     }
 
     /// Whether `upper` is `directory` or one of those above it.

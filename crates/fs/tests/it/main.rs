@@ -11,6 +11,7 @@ mod health;
 mod many;
 mod names;
 mod namespace;
+mod refusals;
 mod repair;
 mod small_files;
 mod support;
