@@ -1,5 +1,6 @@
 //! The tests of this crate from outside, in one program.
 
+mod agree;
 mod bad_input;
 mod bench;
 mod devices;

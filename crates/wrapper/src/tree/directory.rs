@@ -72,13 +72,18 @@ impl Stream {
             let base = buffer.as_mut_ptr().cast::<u8>();
             // SAFETY: the buffer has at least `BUFFER_BYTES` bytes, and nobody else borrows them now.
             let bytes = unsafe { core::slice::from_raw_parts_mut(base, BUFFER_BYTES) };
-            self.filled = if self.is_above {
-                above::fill(self.fd, bytes, self.position)?
+            let filled = if self.is_above {
+                above::fill(self.fd, bytes, self.position)
             } else {
                 fill(table::pin(self.fd)?.file()?, BUFFER_BYTES, |at, record| {
                     bytes[at..at + record.len()].copy_from_slice(record);
                     true
-                })?
+                })
+            };
+            self.filled = match filled {
+                // A removed directory has no entries, and to a stream that is its end, as in libc.
+                Err(Fail::Errno(libc::ENOENT)) => 0,
+                filled => filled?,
             };
             self.told = 0;
         }
