@@ -105,7 +105,7 @@ impl Granted {
     }
 
     /// The server has answered a renewal.
-    pub fn renewed(&self, grant: Option<Grant>, bytes: u64) {
+    pub(crate) fn renewed(&self, grant: Option<Grant>, bytes: u64) {
         self.used.store(true, Ordering::Relaxed);
         self.set(grant, bytes);
     }
@@ -115,9 +115,9 @@ impl Granted {
         !self.used.load(Ordering::Relaxed) && self.grant.load(Ordering::Relaxed) != 0
     }
 
-    /// Counts a write that could have been posted; whether the server is asked for a grant now. Each time takes twice as
-    /// many, so that a file that others open again and again is not granted each time.
-    pub fn wants_grant(&self) -> bool {
+    /// Counts a write that could have been posted; whether the server is asked for a grant now. Each time takes twice
+    /// as many, so that a file that others open again and again is not granted each time.
+    pub(crate) fn wants_grant(&self) -> bool {
         let ask_at = self.ask_at.load(Ordering::Relaxed);
         if self.writes.fetch_add(1, Ordering::Relaxed) + 1 < ask_at {
             return false;
@@ -145,7 +145,7 @@ impl Posting {
     }
 
     /// Whether there is a log.
-    pub fn has_log(&self) -> bool {
+    pub(crate) fn has_log(&self) -> bool {
         self.log.get().is_some_and(Option::is_some)
     }
 
