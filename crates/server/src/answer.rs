@@ -95,13 +95,7 @@ impl Service {
             }
             Call::Claim { slot, ino, flags } => self.claim(asker, (slot, ino), flags),
             Call::Stat(object) => self.stat(asker, object),
-            Call::StatFs => {
-                self.take_all_posts();
-                // In this order: what is promised and then used is not free.
-                let ahead = self.logs.pages_promised();
-                let status = files.statfs();
-                Ok(Answer::FileSystem(StatFs { blocks_free: status.blocks_free + ahead, ..status }))
-            }
+            Call::StatFs => Ok(Answer::FileSystem(self.statfs(asker))),
             Call::PathOf(handle) => Ok(Answer::Data(put(data, &files.path_of(&asker.node(handle)?)?))),
             Call::Readlink(object) => Ok(Answer::Data(put(data, &self.target(asker, object)?))),
             Call::Access { object, mask, real } => self.access(asker, object, mask, real),
@@ -110,11 +104,7 @@ impl Service {
             Call::Write { handle, offset, bytes, sync } => {
                 self.write(asker.session, handle, offset, given(data, bytes)?, sync)
             }
-            Call::Renew { handle } => {
-                let description = asker.session.description(handle)?;
-                let grant = self.renew(asker, &description);
-                Ok(Answer::Renewed { grant, bytes: description.stat().size })
-            }
+            Call::Renew { handle } => Ok(self.renew(asker, &asker.session.description(handle)?)),
             Call::ReadDir { handle, after, bytes } => {
                 self.read_directory(asker.session, handle, (after, bytes), data)
             }
@@ -158,6 +148,14 @@ impl Service {
             | Call::SyncMap { .. }
             | Call::Unmap { .. } => self.on_description(asker.session, call),
         }
+    }
+
+    fn statfs(&self, asker: &Asker<'_>) -> StatFs {
+        self.take_all_posts();
+        // In this order: what is promised and then used is not free.
+        let ahead = self.logs.pages_promised();
+        let status = asker.session.files().statfs();
+        StatFs { blocks_free: status.blocks_free + ahead, ..status }
     }
 
     /// The inode that a call is about.

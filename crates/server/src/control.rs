@@ -102,24 +102,9 @@ impl Desk {
             Control::Map { handle, write } => {
                 Ok((ControlAnswer::Done, Some(self.map(connection.session()?, handle, write)?)))
             }
-            Control::Window { handle } => {
-                let session = connection.session()?;
-                let description = session.description(handle)?;
-                service.end_grant(description.node().ino());
-                let window = service.windows.open(&description, session.user.uid)?;
-                Ok((ControlAnswer::Done, Some(copy(window.readers())?)))
-            }
+            Control::Window { handle } => self.window(connection.session()?, handle),
             Control::Shelf => Ok((ControlAnswer::Done, Some(service.shelf(connection.session()?)?))),
-            Control::Send { handle } => {
-                let session = connection.session()?;
-                let thing = session.thing(handle)?;
-                let token = service.tokens.send(thing.clone(), session)?;
-                // In this order: who holds it as a message is counted when the grant ends.
-                if let Thing::Description(description) = thing {
-                    service.end_grant(description.node().ino());
-                }
-                Ok((ControlAnswer::Done, Some(token)))
-            }
+            Control::Send { handle } => self.send(connection.session()?, handle),
             Control::Receive => {
                 let fd = fd.ok_or(FsError::Invalid)?;
                 self.receive(connection.session()?, fd)
@@ -231,6 +216,25 @@ impl Desk {
             let _ = self.service.end_map(&description, write);
         }
         counted
+    }
+
+    /// The window on a file that a session has open.
+    fn window(&self, session: &Session, handle: Handle) -> Result<Reply, FsError> {
+        let description = session.description(handle)?;
+        self.service.end_grant(description.node().ino());
+        let window = self.service.windows.open(&description, session.user.uid)?;
+        Ok((ControlAnswer::Done, Some(copy(window.readers())?)))
+    }
+
+    /// What stands for something held that is about to be sent.
+    fn send(&self, session: &Session, handle: Handle) -> Result<Reply, FsError> {
+        let thing = session.thing(handle)?;
+        let token = self.service.tokens.send(thing.clone(), session)?;
+        // In this order: who holds it as a message is counted when the grant ends.
+        if let Thing::Description(description) = thing {
+            self.service.end_grant(description.node().ino());
+        }
+        Ok((ControlAnswer::Done, Some(token)))
     }
 
     /// A descriptor that came in a message: what it stands for is held from now on.

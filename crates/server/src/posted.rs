@@ -9,6 +9,7 @@ use crate::statistics::{Done, POSTED_CHANGE, POSTED_WRITE};
 use nvmed_fs::posted::{Change, Grant, Reach, SLOTS, Strange};
 use nvmed_fs::{FsError, Object, OpenFlags};
 use nvmed_sys::sync::Arc;
+use nvmed_wire::Answer;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
@@ -155,7 +156,12 @@ impl Service {
     }
 
     /// Promises more pages to a file whose changes a session posts, or has it post them from now on, if it may.
-    pub(crate) fn renew(&self, asker: &Asker<'_>, description: &Arc<Description>) -> Option<Grant> {
+    pub(crate) fn renew(&self, asker: &Asker<'_>, description: &Arc<Description>) -> Answer {
+        let grant = self.renewed(asker, description);
+        Answer::Renewed { grant, bytes: description.stat().size }
+    }
+
+    fn renewed(&self, asker: &Asker<'_>, description: &Arc<Description>) -> Option<Grant> {
         let (number, ino) = (*asker.session.log.get()?, description.node().ino());
         let place = self.logs.place(ino).filter(|(log, _)| *log == number);
         let Some((_, slot)) = place else {
