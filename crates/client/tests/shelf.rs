@@ -120,6 +120,44 @@ fn names_below_many_directories_make_no_call_and_stand_when_those_are_read() {
     assert_eq!(calls(&other, &["stat"]), before);
 }
 
+#[test]
+fn names_that_come_and_go_beside_a_directory_spoil_nothing_below_it() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    let (files, root) = (session.files(), session.files().root());
+    files.mkdir(&root, b"project", 0o755).unwrap();
+    files.mkdir(&root, b"project/tree", 0o755).unwrap();
+    create(files, "project/tree/file").write(b"bytes").unwrap();
+    settle(&session);
+    let round = || {
+        assert_eq!(stat(files, b"project/tree/file").unwrap().size, 5);
+        assert_eq!(errno(stat(files, b"project/tree/none")), Errno::NOENT);
+    };
+    round();
+    let made = || calls(&other, &["stat", "lookup"]).iter().map(|(_, count)| count).sum::<u64>();
+    let before = made();
+    let (others, at) = (other.files(), other.files().root());
+    for name in ["project/copy", "project/tree2", "beside"] {
+        others.mkdir(&at, name.as_bytes(), 0o755).unwrap();
+        round();
+        others.rmdir(&at, name.as_bytes()).unwrap();
+        drop(create(others, name));
+        round();
+        others.rename(&at, name.as_bytes(), &at, b"moved", RenameFlags::Replace).unwrap();
+        others.unlink(&at, b"moved").unwrap();
+        round();
+    }
+    // Of 18 answers, those that share a count with one of these names may take a call.
+    assert!(made() <= before + 3);
+    // What leads there is another thing from then on.
+    files.rename(&root, b"project/tree", &root, b"project/away", RenameFlags::Replace).unwrap();
+    assert_eq!(errno(stat(files, b"project/tree/file")), Errno::NOENT);
+    files.mkdir(&root, b"project/tree", 0o755).unwrap();
+    assert_eq!(errno(stat(files, b"project/tree/file")), Errno::NOENT);
+    files.rename(&root, b"project/away/file", &root, b"project/tree/file", RenameFlags::Replace).unwrap();
+    assert_eq!(stat(files, b"project/tree/file").unwrap().size, 5);
+}
+
 /// What is done to a file by name.
 type Change<'a> = &'a dyn Fn(&[u8]);
 

@@ -6,7 +6,7 @@ use crate::directory::Directory;
 use crate::error::FsError;
 use crate::filedata::FileData;
 use crate::lock::Locks;
-use crate::versions::{Counts, Version};
+use crate::versions::{Change, Counts, Version};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_layout::record::Record;
 use nvmed_layout::{FileType, MODE_KIND};
@@ -93,8 +93,8 @@ pub(crate) struct Dentry {
     pub(crate) name: Arc<[u8]>,
 }
 
-/// By what the names of a directory are counted.
-fn names_of(ino: Ino) -> u64 {
+/// By what the place of a directory is counted, and who may search it.
+fn way_of(ino: Ino) -> u64 {
     !ino.0
 }
 
@@ -147,26 +147,38 @@ impl Inode {
         self.counts.get()?.settled(self.ino.0)
     }
 
-    /// A directory's version but for its access time: that of the names in it, of its place, and of who may search it.
-    pub(crate) fn names_version(&self) -> Option<Version> {
-        self.counts.get()?.settled(names_of(self.ino))
+    /// A directory's version as something on a path: that of its place, and of who may search it.
+    pub(crate) fn way_version(&self) -> Option<Version> {
+        self.counts.get()?.settled(way_of(self.ino))
     }
 
-    /// Makes a change of its status, its names or its place, where it is counted.
+    /// The version of what a name in this directory stands for.
+    pub(crate) fn name_version(&self, name: &[u8]) -> Option<Version> {
+        let counts = self.counts.get()?;
+        counts.settled(counts.number_of_name(self.ino.0, name))
+    }
+
+    /// What a name in this directory stands for changes from now on, until the answer is dropped; where it is counted.
+    #[inline]
+    pub(crate) fn name_changes(&self, name: &[u8]) -> Option<Change<'_>> {
+        self.counts.get().map(|counts| counts.change(counts.number_of_name(self.ino.0, name)))
+    }
+
+    /// Makes a change of its status, its place, or of who may search it, where it is counted.
     #[inline]
     pub(crate) fn counted<T>(&self, change: impl FnOnce() -> T) -> T {
         match self.counts.get() {
             None => change(),
             Some(counts) if self.directory.is_some() => {
-                counts.counted(names_of(self.ino), || counts.counted(self.ino.0, change))
+                counts.counted(way_of(self.ino), || counts.counted(self.ino.0, change))
             }
             Some(counts) => counts.counted(self.ino.0, change),
         }
     }
 
-    /// As [`Inode::counted`], of what is no change but for the access time.
+    /// As [`Inode::counted`], of what leads paths through a directory as before.
     #[inline]
-    fn counted_read<T>(&self, change: impl FnOnce() -> T) -> T {
+    fn counted_status<T>(&self, change: impl FnOnce() -> T) -> T {
         match self.counts.get() {
             None => change(),
             Some(counts) => counts.counted(self.ino.0, change),
@@ -245,11 +257,15 @@ impl Inode {
         let told = |record: &Record| {
             (record.mode, record.uid, record.gid, record.nlink, record.blocks, record.xattrs.is_some())
         };
+        let way = |record: &Record| (record.mode, record.uid, record.gid, record.nlink == 0);
+        let publish = || self.publish_record(&record, charged);
         // Times that were told before, extents, bytes that the record holds: nobody sees them change.
-        if self.counts.get().is_some() && told(&state.record) != told(&record) {
-            self.counted(|| self.publish_record(&record, charged));
+        if self.counts.get().is_none() || told(&state.record) == told(&record) {
+            publish();
+        } else if way(&state.record) == way(&record) {
+            self.counted_status(publish);
         } else {
-            self.publish_record(&record, charged);
+            self.counted(publish);
         }
         state.record = record;
     }
@@ -279,10 +295,11 @@ impl Inode {
                 }
             }
         };
-        if mtime.or(ctime).is_some() {
+        // A directory that gets or loses a name changes with its modification time, and stays where it is.
+        if ctime.is_some() && mtime.is_none() {
             self.counted(set)
         } else {
-            self.counted_read(set)
+            self.counted_status(set)
         }
         !self.late.load(Ordering::Relaxed) && !self.late.swap(true, Ordering::SeqCst)
     }

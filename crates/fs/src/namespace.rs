@@ -354,6 +354,7 @@ impl Core {
     /// [`FsError::NotDirectory`].
     pub(crate) fn forget_name(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<(), FsError> {
         self.meta.count_name(directory, name, false);
+        let _change = directory.name_changes(name);
         let more = directory.directory()?.names_mut().set_absent(name);
         self.count_names(more);
         Ok(())

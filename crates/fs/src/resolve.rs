@@ -185,7 +185,8 @@ impl Core {
         self.resolve_along(at, path, last, who, &mut ())
     }
 
-    /// As [`Core::resolve`]; `walked` hears of each directory before it is looked into.
+    /// As [`Core::resolve`]; `walked` hears of each directory before it is looked into, and of each name before it is
+    /// looked for.
     ///
     /// # Errors
     /// As there.
@@ -216,7 +217,7 @@ impl Core {
                     directory = self.above(&directory, at.view, &walk.text[step.name.start..])?;
                     Component::DotDot
                 }
-                _ => match self.step(&directory, &mut walk, &step, last)? {
+                _ => match self.step(&directory, &mut walk, &step, last, walked)? {
                     Stepped::Into(next) => {
                         directory = next;
                         continue;
@@ -253,6 +254,7 @@ impl Core {
         walk: &mut Walk<'_>,
         step: &Step,
         last: Last,
+        walked: &mut impl Walked,
     ) -> Result<Stepped, FsError> {
         let name = &walk.text[step.name.clone()];
         match check_name(name) {
@@ -265,6 +267,7 @@ impl Core {
         if step.ended && step.slash && matches!(last, Last::Create { .. }) {
             return Err(FsError::IsDirectory);
         }
+        walked.asks_for(directory, name);
         let inode = match self.child(directory, name)? {
             Some(inode) => inode,
             None if step.ended => return Ok(Stepped::At(None)),
@@ -339,7 +342,8 @@ impl Core {
         if inode.is_own() && inode.nlink() > 0 && inode.dentry().is_none() {
             inode.set_dentry(Some(dentry));
         }
-        self.set_name(directory, name, &inode)?;
+        let more = directory.directory()?.names_mut().set(name, &inode);
+        self.count_names(more);
         Ok(Some(inode))
     }
 
@@ -360,7 +364,7 @@ impl Core {
         })
     }
 
-    /// Remembers that a name of a directory stands for an inode.
+    /// A name of a directory stands for an inode from now on. The caller holds the namespace's write lock.
     ///
     /// # Errors
     /// [`FsError::NotDirectory`].
@@ -370,6 +374,7 @@ impl Core {
         name: Arc<[u8]>,
         inode: &Arc<Inode>,
     ) -> Result<(), FsError> {
+        let _change = directory.name_changes(&name);
         let more = directory.directory()?.names_mut().set(name, inode);
         self.count_names(more);
         Ok(())

@@ -43,6 +43,18 @@ impl Counts {
         Self { memory, start, bits, key: key | 1 }
     }
 
+    /// The number of a name in the directory with this one, whether it stands for something or not.
+    #[must_use]
+    pub(crate) fn number_of_name(&self, directory: u64, name: &[u8]) -> u64 {
+        let mut number = directory ^ name.len() as u64;
+        for part in name.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            number = (number.rotate_left(29) ^ u64::from_le_bytes(word)).wrapping_mul(self.key);
+        }
+        number
+    }
+
     fn place(&self, number: u64) -> u64 {
         number.wrapping_mul(self.key) >> (u64::BITS - self.bits)
     }
@@ -152,42 +164,36 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Directories that a [`Trail`] has room for.
-pub const TRAIL_MAX: usize = 16;
+/// Versions that a [`Trail`] has room for: two for each directory.
+pub const TRAIL_MAX: usize = 32;
 
-/// On what the answer to a look-up depends: versions of the directories that were looked into.
+/// On what the answer to a look-up depends: versions of the directories that were looked into, and of the names that
+/// were looked for there.
 #[derive(Clone, Debug, Default)]
 pub struct Trail {
     versions: [u64; TRAIL_MAX],
     count: usize,
     lost: bool,
+    listed: Option<Version>,
 }
 
 impl Trail {
-    /// The versions; none when they were too many, when one of the directories was being changed, or when the file
-    /// system shows no versions. Symbolic links have none: where one leads never changes.
+    /// The versions; none when they were too many, when something there was being changed, or when the file system
+    /// shows no versions. Symbolic links have none: where one leads never changes.
     #[must_use]
     pub fn versions(&self) -> Option<&[u64]> {
         if self.lost || self.count == 0 { None } else { Some(&self.versions[..self.count]) }
     }
-}
 
-/// Who hears where a resolution goes.
-pub(crate) trait Walked {
-    /// A directory is looked into.
-    fn enters(&mut self, directory: &Inode);
-}
+    /// The version, with all its names, of the directory in which the last one was looked for.
+    #[must_use]
+    pub fn listed(&self) -> Option<Version> {
+        self.listed
+    }
 
-/// Nobody.
-impl Walked for () {
-    #[inline]
-    fn enters(&mut self, _: &Inode) {}
-}
-
-impl Walked for Trail {
-    fn enters(&mut self, directory: &Inode) {
-        match directory.names_version() {
-            // The last one is looked into twice.
+    fn note(&mut self, version: Option<Version>) {
+        match version {
+            // The last directory is looked into twice.
             Some(version) if self.versions[..self.count].last() == Some(&version.get()) => {}
             Some(version) if self.count < TRAIL_MAX => {
                 self.versions[self.count] = version.get();
@@ -195,6 +201,33 @@ impl Walked for Trail {
             }
             _ => self.lost = true,
         }
+    }
+}
+
+/// Who hears where a resolution goes.
+pub(crate) trait Walked {
+    /// A directory is looked into.
+    fn enters(&mut self, directory: &Inode);
+    /// A name is looked for there.
+    fn asks_for(&mut self, directory: &Inode, name: &[u8]);
+}
+
+/// Nobody.
+impl Walked for () {
+    #[inline]
+    fn enters(&mut self, _: &Inode) {}
+    #[inline]
+    fn asks_for(&mut self, _: &Inode, _: &[u8]) {}
+}
+
+impl Walked for Trail {
+    fn enters(&mut self, directory: &Inode) {
+        self.note(directory.way_version());
+    }
+
+    fn asks_for(&mut self, directory: &Inode, name: &[u8]) {
+        self.listed = directory.version();
+        self.note(directory.name_version(name));
     }
 }
 

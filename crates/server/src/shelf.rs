@@ -2,6 +2,7 @@
 
 use crate::description::Description;
 use crate::peer::Peer;
+use nvmed_fs::versions::Version;
 use nvmed_fs::{Follow, FsError, Kept, Node};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_wire::{Board, ServerLane, Shelf, ShelfPages};
@@ -60,14 +61,14 @@ pub(crate) struct State {
     pub shelf: Shelf,
     /// The files that may be opened by a post.
     pub kept: HashMap<u64, Kept>,
-    /// Versions of the directories whose names calls have asked for lately.
-    asked: VecDeque<u64>,
+    /// Versions of directories whose names calls have asked for lately.
+    asked: VecDeque<Version>,
 }
 
 impl State {
-    /// A call has asked for a name in the directory that has this version of its names; whether another one has lately,
-    /// and none of them has changed since.
-    pub(crate) fn is_asked_again(&mut self, directory: u64) -> bool {
+    /// A call has asked for a name in the directory that has this version; whether another one has lately, and no name
+    /// has changed there since.
+    pub(crate) fn is_asked_again(&mut self, directory: Version) -> bool {
         if self.asked.contains(&directory) {
             return true;
         }

@@ -5,6 +5,7 @@
 
 use crate::answer::Asker;
 use crate::description::Description;
+use crate::following::put_name;
 use crate::service::Service;
 use crate::session::Session;
 use crate::shelf::{ClassShelf, Going, Note, Question};
@@ -46,10 +47,10 @@ impl Service {
         let mut trail = Trail::default();
         let found = asker.session.files().trace(at, path, follow, &asker.who(), &mut trail);
         self.show(asker, &shelf, question, (&found, &trail), false);
-        if let Some(directory) = trail.versions().and_then(<[u64]>::last)
-            && shelf.lock().is_asked_again(*directory)
+        if let Some((directory, name)) = self.show_parts(asker, &shelf, question)
+            && trail.listed().is_some_and(|listed| shelf.lock().is_asked_again(listed))
         {
-            self.show_following(asker, &shelf, question);
+            self.show_following(asker, &shelf, &Question { at: &directory, path: name, follow });
         }
         found
     }
@@ -77,6 +78,7 @@ impl Service {
         let found = asker.session.files().trace(at, path, follow, &asker.who(), &mut trail);
         if found.as_ref().ok() == opened.as_ref() {
             self.show(asker, &shelf, question, (&found, &trail), true);
+            self.show_parts(asker, &shelf, question);
         }
     }
 
@@ -89,17 +91,12 @@ impl Service {
         (found, trail): (&Result<Node, FsError>, &Trail),
         keep: bool,
     ) {
-        let Some(versions) = trail.versions() else { return };
-        let ino = match found {
-            Ok(node) => {
-                self.put_card(asker, shelf, node, keep, None);
-                Some(node.ino())
-            }
-            Err(FsError::NotFound) => None,
-            Err(_) => return,
-        };
-        let name = (question.at.ino(), question.path);
-        shelf.lock().shelf.put_name(name, question.follow, ino, versions);
+        if let Ok(node) = found
+            && trail.versions().is_some()
+        {
+            self.put_card(asker, shelf, node, keep, None);
+        }
+        put_name(shelf, question, found, trail);
     }
 
     /// Puts the status of an inode on a session's shelf.

@@ -21,10 +21,10 @@ const NAMES_BITS: u32 = 1;
 const EVERYWHERE: u64 = 0;
 /// Counts of changes of files' bytes. Files share them: a change of one may look like one of another.
 const FILES: usize = 4096;
-const FILES_BITS: u32 = 16;
+const FILES_BITS: u32 = 19;
 /// Versions of inodes, which share them too.
 const VERSIONS: usize = FILES + (8 << FILES_BITS);
-const VERSIONS_BITS: u32 = 16;
+const VERSIONS_BITS: u32 = 19;
 const BOARD_BYTES: usize = VERSIONS + (8 << VERSIONS_BITS);
 
 /// How long a look at what else runs is good for.
