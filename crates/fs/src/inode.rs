@@ -158,7 +158,15 @@ impl Inode {
         counts.settled(counts.number_of_name(self.ino.0, name))
     }
 
+    /// The place of this inode changes from now on, until the answer is dropped; where it is counted. What is no
+    /// directory leads nowhere, and nobody asks for it.
+    #[inline]
+    pub(crate) fn way_changes(&self) -> Option<Change<'_>> {
+        self.counts.get().map(|counts| counts.change(way_of(self.ino)))
+    }
+
     /// What a name in this directory stands for changes from now on, until the answer is dropped; where it is counted.
+    /// It begins before anything of the change is to be seen, in the counts of links too.
     #[inline]
     pub(crate) fn name_changes(&self, name: &[u8]) -> Option<Change<'_>> {
         self.counts.get().map(|counts| counts.change(counts.number_of_name(self.ino.0, name)))

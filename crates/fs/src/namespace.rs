@@ -105,6 +105,7 @@ impl Core {
         let zone = is_directory && self.meta.begins_zone(directory, name);
         let pressure = self.meta.pressure(directory, self.meta.size_of_name(directory, name))?;
         let above = if is_directory { Some(grown(directory, 1)?) } else { None };
+        let _changes = directory.name_changes(name);
         let mut change = self.meta.change();
         change.relieve(pressure.as_ref(), directory)?;
         let ino = change.new_ino();
@@ -229,6 +230,7 @@ impl Core {
         }
         record.nlink += 1;
         record.ctime_ns = now;
+        let _changes = place.directory.name_changes(place.name());
         let name: Arc<[u8]> = place.name().into();
         let named = Dentry { parent: Arc::clone(&place.directory), name: Arc::clone(&name) };
         let mut change = self.meta.change();
@@ -276,6 +278,7 @@ impl Core {
         }
         not_kept(victim)?;
         let now = self.meta.now_ns();
+        let changes = place.directory.name_changes(place.name());
         let dropped = Dropped::begin(victim, (&place.directory, place.name()), now);
         let mut change = self.meta.change();
         change.delete_name(&place.directory, place.name());
@@ -284,7 +287,7 @@ impl Core {
         self.forget_name(&place.directory, place.name())?;
         self.meta.touch(&place.directory, None, Some(now), Some(now));
         dropped.finish(self);
-        drop(namespace);
+        drop((changes, namespace));
         self.reap_if_unused(victim)?;
         // Removing a rollback journal is how SQLite commits, and with synchronous=FULL nothing is synced
         // after it: a name that was worth a sync goes durably.
@@ -316,6 +319,7 @@ impl Core {
         not_kept(victim)?;
         let now = self.meta.now_ns();
         let (mut above, above_record) = grown(&place.directory, -1)?;
+        let _changes = place.directory.name_changes(place.name());
         let dropped = Dropped::begin(victim, (&place.directory, place.name()), now);
         let mut change = self.meta.change();
         change.delete_name(&place.directory, place.name());
@@ -348,13 +352,12 @@ impl Core {
         Ok(empty)
     }
 
-    /// A name is gone.
+    /// A name is gone. The caller has begun [`Inode::name_changes`].
     ///
     /// # Errors
     /// [`FsError::NotDirectory`].
     pub(crate) fn forget_name(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<(), FsError> {
         self.meta.count_name(directory, name, false);
-        let _change = directory.name_changes(name);
         let more = directory.directory()?.names_mut().set_absent(name);
         self.count_names(more);
         Ok(())

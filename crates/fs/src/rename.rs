@@ -9,6 +9,7 @@ use crate::namespace::{Dropped, grown, not_kept};
 use crate::permission::{self, WRITE};
 use crate::resolve::{Component, Last, Resolved};
 use crate::status::{Credentials, RenameFlags};
+use crate::versions;
 use crate::view::Start;
 use nvmed_layout::keys::{self, PREFIX_BYTES_MAX};
 use nvmed_layout::record::Record;
@@ -50,6 +51,16 @@ struct Journey<'a> {
     carried: Option<(Vec<u8>, Below)>,
     /// It is a zone's root when it arrives.
     zone: bool,
+}
+
+/// What two names stand for changes from now on, and where what moves has its place.
+fn changes<'a>(
+    (source, target): (&'a Resolved<'_>, &'a Resolved<'_>),
+    moved: &'a Inode,
+    other: Option<&'a Inode>,
+) -> [Option<versions::Change<'a>>; 4] {
+    let name = |place: &'a Resolved<'_>| place.directory.name_changes(place.name());
+    [name(source), name(target), moved.way_changes(), other.and_then(Inode::way_changes)]
 }
 
 fn is_directory(inode: &Inode) -> bool {
@@ -252,6 +263,7 @@ impl Core {
         let leaves = i32::from(victim.is_some_and(|victim| is_directory(victim)));
         let (less, more) = if crosses { (-arrives, arrives - leaves) } else { (-leaves, 0) };
         let edits = [Edit::links(from, less)?, Edit::links(to, more)?];
+        let _changes = changes((source, target), moved, None);
         let dropped = victim.map(|victim| Dropped::begin(victim, (to, target.name()), now));
         let name: Arc<[u8]> = target.name().into();
         let dentry = Dentry { parent: Arc::clone(to), name: Arc::clone(&name) };
@@ -309,6 +321,7 @@ impl Core {
         let edits = [Edit::links(from, -more)?, Edit::links(to, more)?];
         let dentry =
             |directory: &Arc<Inode>, name: &[u8]| Dentry { parent: Arc::clone(directory), name: name.into() };
+        let _changes = changes((source, target), moved, Some(other));
         let states = [moved.lock(), other.lock()];
         let mut change = self.meta.change();
         let there = self.journey(&change, moved, from, dentry(to, target.name()))?;

@@ -342,8 +342,7 @@ impl Core {
         if inode.is_own() && inode.nlink() > 0 && inode.dentry().is_none() {
             inode.set_dentry(Some(dentry));
         }
-        let more = directory.directory()?.names_mut().set(name, &inode);
-        self.count_names(more);
+        self.set_name(directory, name, &inode)?;
         Ok(Some(inode))
     }
 
@@ -364,7 +363,8 @@ impl Core {
         })
     }
 
-    /// A name of a directory stands for an inode from now on. The caller holds the namespace's write lock.
+    /// A name of a directory stands for an inode from now on. The caller has begun [`Inode::name_changes`], unless
+    /// it has asked the store what the name stands for.
     ///
     /// # Errors
     /// [`FsError::NotDirectory`].
@@ -374,7 +374,6 @@ impl Core {
         name: Arc<[u8]>,
         inode: &Arc<Inode>,
     ) -> Result<(), FsError> {
-        let _change = directory.name_changes(&name);
         let more = directory.directory()?.names_mut().set(name, inode);
         self.count_names(more);
         Ok(())

@@ -30,7 +30,7 @@ pub(crate) const WAYS: usize = 8;
 
 /// The head: a word that names this layout, whether reading renews access times, the file system's device number,
 /// whether the class's real ids are its effective ones.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"nvmdshf4");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"nvmdshf5");
 pub(crate) const RENEWS_ATIME: usize = 8;
 pub(crate) const DEVICE: usize = 16;
 pub(crate) const SAME_IDS: usize = 24;
