@@ -319,7 +319,7 @@ impl Core {
         not_kept(victim)?;
         let now = self.meta.now_ns();
         let (mut above, above_record) = grown(&place.directory, -1)?;
-        let _changes = place.directory.name_changes(place.name());
+        let _changes = (place.directory.name_changes(place.name()), victim.way_changes());
         let dropped = Dropped::begin(victim, (&place.directory, place.name()), now);
         let mut change = self.meta.change();
         change.delete_name(&place.directory, place.name());

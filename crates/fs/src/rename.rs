@@ -53,7 +53,7 @@ struct Journey<'a> {
     zone: bool,
 }
 
-/// What two names stand for changes from now on, and where what moves has its place.
+/// What two names stand for changes from now on, and where what was there has its place.
 fn changes<'a>(
     (source, target): (&'a Resolved<'_>, &'a Resolved<'_>),
     moved: &'a Inode,
@@ -263,7 +263,7 @@ impl Core {
         let leaves = i32::from(victim.is_some_and(|victim| is_directory(victim)));
         let (less, more) = if crosses { (-arrives, arrives - leaves) } else { (-leaves, 0) };
         let edits = [Edit::links(from, less)?, Edit::links(to, more)?];
-        let _changes = changes((source, target), moved, None);
+        let _changes = changes((source, target), moved, victim.map(|victim| &**victim));
         let dropped = victim.map(|victim| Dropped::begin(victim, (to, target.name()), now));
         let name: Arc<[u8]> = target.name().into();
         let dentry = Dentry { parent: Arc::clone(to), name: Arc::clone(&name) };

@@ -185,8 +185,8 @@ impl Core {
         self.resolve_along(at, path, last, who, &mut ())
     }
 
-    /// As [`Core::resolve`]; `walked` hears of each directory before it is looked into, and of each name before it is
-    /// looked for.
+    /// As [`Core::resolve`]; `walked` hears of each directory before it is looked into, and of each name
+    /// that leads to no directory on the way.
     ///
     /// # Errors
     /// As there.
@@ -267,8 +267,11 @@ impl Core {
         if step.ended && step.slash && matches!(last, Last::Create { .. }) {
             return Err(FsError::IsDirectory);
         }
-        walked.asks_for(directory, name);
-        let inode = match self.child(directory, name)? {
+        let child = self.child(directory, name)?;
+        if step.ended || child.as_ref().is_none_or(|child| child.kind != FileType::Directory) {
+            walked.asks_for(directory, name);
+        }
+        let inode = match child {
             Some(inode) => inode,
             None if step.ended => return Ok(Stepped::At(None)),
             None => return Err(FsError::NotFound),

@@ -28,14 +28,17 @@ pub struct Counts {
 pub type Version = NonZeroU64;
 
 impl Counts {
-    /// 2 to the power of `bits` counts of 8 bytes in `memory` from `start` on, all 0; numbers are spread over them by
-    /// `key`.
+    /// 2 to the power of `bits` counts of 8 bytes in `memory` from `start` on, all 0, of which there are 4 or more;
+    /// numbers are spread over them by `key`, those of which the highest bit is set over the upper half.
     ///
     /// # Panics
     /// A mistake of ours: they are more than a version can name, or do not lie in the memory.
     #[must_use]
     pub fn new(memory: Arc<Mapping>, start: usize, bits: u32, key: u64) -> Self {
-        assert!(1 << bits <= OVER, "a version has no room for one of 2^{bits} places");
+        assert!(
+            bits > 1 && 1 << bits <= OVER,
+            "a version has no room for one of 2^{bits} places, in two halves"
+        );
         assert!(
             start + (8 << bits) <= memory.len(),
             "2^{bits} counts from {start} on are outside of their memory"
@@ -52,11 +55,12 @@ impl Counts {
             word[..part.len()].copy_from_slice(part);
             number = (number.rotate_left(29) ^ u64::from_le_bytes(word)).wrapping_mul(self.key);
         }
-        number
+        number >> 1
     }
 
     fn place(&self, number: u64) -> u64 {
-        number.wrapping_mul(self.key) >> (u64::BITS - self.bits)
+        let upper = number >> (u64::BITS - 1) << (self.bits - 1);
+        upper | number.wrapping_mul(self.key) >> (u64::BITS - self.bits + 1)
     }
 
     fn at(&self, place: u64) -> &AtomicU64 {
@@ -164,11 +168,11 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Versions that a [`Trail`] has room for: two for each directory.
-pub const TRAIL_MAX: usize = 32;
+/// Versions that a [`Trail`] has room for: one for each directory, and one of the last name.
+pub const TRAIL_MAX: usize = 17;
 
-/// On what the answer to a look-up depends: versions of the directories that were looked into, and of the names that
-/// were looked for there.
+/// On what the answer to a look-up depends: versions of the directories that were looked into, and of the names there
+/// that led to no directory.
 #[derive(Clone, Debug, Default)]
 pub struct Trail {
     versions: [u64; TRAIL_MAX],
@@ -208,7 +212,7 @@ impl Trail {
 pub(crate) trait Walked {
     /// A directory is looked into.
     fn enters(&mut self, directory: &Inode);
-    /// A name is looked for there.
+    /// A name there stands for what is no directory that is entered next: that one would be where it is named.
     fn asks_for(&mut self, directory: &Inode, name: &[u8]);
 }
 

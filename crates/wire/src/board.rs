@@ -17,14 +17,14 @@ const LOCKS_RELEASED: usize = 4;
 const CROWDED: usize = 8;
 /// A count of changes of names and attributes, wherever: all of them are one thing's.
 const NAMES: usize = 64;
-const NAMES_BITS: u32 = 1;
+const NAMES_BITS: u32 = 2;
 const EVERYWHERE: u64 = 0;
 /// Counts of changes of files' bytes. Files share them: a change of one may look like one of another.
 const FILES: usize = 4096;
-const FILES_BITS: u32 = 19;
+const FILES_BITS: u32 = 20;
 /// Versions of inodes, which share them too.
 const VERSIONS: usize = FILES + (8 << FILES_BITS);
-const VERSIONS_BITS: u32 = 19;
+const VERSIONS_BITS: u32 = 20;
 const BOARD_BYTES: usize = VERSIONS + (8 << VERSIONS_BITS);
 
 /// How long a look at what else runs is good for.

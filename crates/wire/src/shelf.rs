@@ -36,7 +36,7 @@ pub(crate) const DEVICE: usize = 16;
 pub(crate) const SAME_IDS: usize = 24;
 
 pub(crate) const NAMES: usize = 4096;
-pub(crate) const NAME_BYTES: usize = 320;
+pub(crate) const NAME_BYTES: usize = 256;
 const NAME_SETS: usize = 4096;
 pub(crate) const CARDS: usize = NAMES + NAME_SETS * WAYS * NAME_BYTES;
 pub(crate) const CARD_BYTES: usize = 256;
