@@ -177,11 +177,10 @@ impl Inode {
     #[inline]
     pub(crate) fn counted<T>(&self, change: impl FnOnce() -> T) -> T {
         match self.counts.get() {
-            None => change(),
             Some(counts) if self.directory.is_some() => {
-                counts.counted(way_of(self.ino), || counts.counted(self.ino.0, change))
+                counts.counted(way_of(self.ino), || self.counted_status(change))
             }
-            Some(counts) => counts.counted(self.ino.0, change),
+            _ => self.counted_status(change),
         }
     }
 

@@ -183,7 +183,7 @@ pub struct Trail {
 
 impl Trail {
     /// The versions; none when they were too many, when something there was being changed, or when the file system
-    /// shows no versions. Symbolic links have none: where one leads never changes.
+    /// shows no versions. What a symbolic link holds has none: it never changes.
     #[must_use]
     pub fn versions(&self) -> Option<&[u64]> {
         if self.lost || self.count == 0 { None } else { Some(&self.versions[..self.count]) }

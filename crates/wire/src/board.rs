@@ -19,10 +19,11 @@ const CROWDED: usize = 8;
 const NAMES: usize = 64;
 const NAMES_BITS: u32 = 2;
 const EVERYWHERE: u64 = 0;
-/// Counts of changes of files' bytes. Files share them: a change of one may look like one of another.
+/// Counts of changes of files' bytes. Files share them: a change of one may look like one of another. They have the
+/// lower half, at the same places as their inodes' versions.
 const FILES: usize = 4096;
 const FILES_BITS: u32 = 20;
-/// Versions of inodes, which share them too.
+/// Versions of inodes, of directories on a path, and of names, which share them too.
 const VERSIONS: usize = FILES + (8 << FILES_BITS);
 const VERSIONS_BITS: u32 = 20;
 const BOARD_BYTES: usize = VERSIONS + (8 << VERSIONS_BITS);
@@ -238,7 +239,7 @@ impl BoardView {
         versions::is_unchanged(&self.memory, FILES, FILES_BITS, since)
     }
 
-    /// Whether the inode that had this version is the same still: its status, its names and its place.
+    /// Whether the inode, directory on a path, or name that had this version is the same still.
     #[inline]
     #[must_use]
     pub fn has_version(&self, since: Version) -> bool {
