@@ -275,6 +275,10 @@ pub(crate) fn find<'a>(
         Lexical::Inside(rest) => from_root(Cow::Borrowed(rest)).map(Some),
         Lexical::Unsure => {
             let base = if absolute { b"/".to_vec() } else { walk::kernel_cwd().ok_or_else(cwd::lost)? };
+            // Where there is no link the text is right, as in the `..` of compilers' own directories.
+            if !walk::comes_by(setting, &base, path) && !walk::has_symlink(dirfd, path) {
+                return Ok(None);
+            }
             entered(walk::enter(setting, base, path, touch.last()))
         }
         Lexical::Outside if setting.prefix.hides() && matches!(touch, Touch::Change(_)) => {

@@ -34,15 +34,18 @@ const RESOLVE_NO_SYMLINKS: u64 = 4;
 
 /// The path behind a descriptor of the host's, as the kernel tells it.
 pub(crate) fn path_of_descriptor(fd: c_int) -> Option<Vec<u8>> {
-    read_link(&MagicLink::of(fd)).filter(|path| path.first() == Some(&b'/'))
+    read_link(&MagicLink::of(fd)).ok().filter(|path| path.first() == Some(&b'/'))
 }
 
 /// The target of the host's symbolic link `path`.
-fn read_link(path: &core::ffi::CStr) -> Option<Vec<u8>> {
+///
+/// # Errors
+/// Those of readlink(2): `EINVAL` for what is there and is no link.
+fn read_link(path: &core::ffi::CStr) -> Result<Vec<u8>, c_int> {
     let mut target = vec![0u8; PATH_BYTES_MAX];
     let len = sys!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), target.as_mut_ptr(), target.len());
-    target.truncate(usize::try_from(len).ok()?);
-    Some(target)
+    target.truncate(usize::try_from(len).map_err(|_| -len as c_int)?);
+    Ok(target)
 }
 
 /// The kernel's working directory.
@@ -96,17 +99,12 @@ pub(crate) fn enter(setting: &Setting, base: Vec<u8>, path: &[u8], last: Last) -
     let mut links = 0;
     while let Some((name, rest)) = component(&todo) {
         let (name, rest) = (name.to_vec(), rest.to_vec());
+        let parent = here.len();
+        step(&mut here, &name);
         if name == b".." {
-            let cut = here.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
-            here.truncate(cut.max(1));
             todo = rest;
             continue;
         }
-        let parent = here.len();
-        if here.last() != Some(&b'/') {
-            here.push(b'/');
-        }
-        here.extend_from_slice(&name);
         if prefix.is(&here) {
             let start = rest.iter().position(|&byte| byte != b'/').unwrap_or(rest.len());
             return Some(rest[start..].to_vec());
@@ -116,7 +114,7 @@ pub(crate) fn enter(setting: &Setting, base: Vec<u8>, path: &[u8], last: Last) -
             return None;
         }
         match link_at(&here) {
-            Some(target) => {
+            Ok(target) => {
                 links += 1;
                 if links > LINKS_MAX {
                     return None;
@@ -124,21 +122,41 @@ pub(crate) fn enter(setting: &Setting, base: Vec<u8>, path: &[u8], last: Last) -
                 here.truncate(if target.first() == Some(&b'/') { 1 } else { parent.max(1) });
                 todo = [target.as_slice(), rest.as_slice()].concat();
             }
-            None if exists(&here) || prefix.is_above(&here) => todo = rest,
-            None => return None,
+            Err(errno) if errno == libc::EINVAL || prefix.is_above(&here) => todo = rest,
+            Err(_) => return None,
         }
     }
     None
 }
 
-fn link_at(path: &[u8]) -> Option<Vec<u8>> {
-    read_link(&CString::new(path).ok()?)
+fn link_at(path: &[u8]) -> Result<Vec<u8>, c_int> {
+    read_link(&CString::new(path).map_err(|_| libc::ENOENT)?)
 }
 
-fn exists(path: &[u8]) -> bool {
-    let Ok(path) = CString::new(path) else { return false };
-    let flags = libc::AT_SYMLINK_NOFOLLOW;
-    sys!(SYS_faccessat2, libc::AT_FDCWD, path.as_ptr(), libc::F_OK, flags) >= 0
+/// Whether `path` from the directory `base` comes by `wrap_dir` where no symbolic link is on the way.
+pub(crate) fn comes_by(setting: &Setting, base: &[u8], path: &[u8]) -> bool {
+    let mut here = base.to_vec();
+    let mut todo = path;
+    while let Some((name, rest)) = component(todo) {
+        step(&mut here, name);
+        if setting.prefix.is(&here) {
+            return true;
+        }
+        todo = rest;
+    }
+    false
+}
+
+/// From a directory to what it calls `name`, or to the directory above it.
+fn step(here: &mut Vec<u8>, name: &[u8]) {
+    if name == b".." {
+        let cut = here.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+        return here.truncate(cut.max(1));
+    }
+    if here.last() != Some(&b'/') {
+        here.push(b'/');
+    }
+    here.extend_from_slice(name);
 }
 
 /// The host path at which a path that left our file system goes on: absolute as it is, `../rest` from
