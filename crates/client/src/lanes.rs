@@ -93,6 +93,16 @@ impl Lanes {
         made.map(|_| Taken::Make)
     }
 
+    /// The first lane, which came before anybody wanted one.
+    pub fn begin(&self, lane: Option<ClientLane>) {
+        if let Some(lane) = lane
+            && self.may_make().is_some()
+        {
+            // Nobody else has seen these lanes yet; dropped, it is free.
+            drop(self.put(lane));
+        }
+    }
+
     /// The new lane, taken. Lanes are put in by one caller at a time.
     ///
     /// # Panics

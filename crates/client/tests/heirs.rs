@@ -182,22 +182,23 @@ fn more_open_files_than_one_message_names_are_inherited() {
 }
 
 #[test]
-fn a_program_that_touches_no_file_has_no_lane() {
+fn a_process_that_adopts_gets_its_lane_at_once() {
     let shared = serve();
     let session = shared.session();
     let has_lanes = |count: u64| {
         let told: serde_json::Value = serde_json::from_str(&session.statistics().unwrap()).unwrap();
         told["lanes"]["open"] == count
     };
-    assert!(has_lanes(0));
+    assert!(has_lanes(1));
     let root = session.files().root();
-    let (heir, welcome) =
-        Session::adopt(session.heir(&[], Some(root.handle().unwrap()), false).unwrap()).unwrap();
+    let waiting = session.heir(&[], Some(root.handle().unwrap()), false).unwrap();
+    assert!(has_lanes(1), "the parent's, and none for an heir that waits");
+    let (heir, welcome) = Session::adopt(waiting).unwrap();
     assert_eq!(welcome.cwd.unwrap().handle, root.handle().unwrap());
     assert_eq!(heir.files().root().ino(), root.ino());
-    assert!(has_lanes(0), "neither has made a call");
+    assert!(has_lanes(2), "it is there before the first call");
     assert_eq!(heir.files().root().stat().unwrap().ino, root.ino());
-    assert!(has_lanes(1));
+    assert!(has_lanes(2));
 }
 
 #[test]

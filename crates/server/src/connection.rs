@@ -1,13 +1,13 @@
 //! One connection of a client: its socket, its lanes, and its session, once the client has said which.
 
-use crate::lane;
+use crate::lane::{self, Left};
 use crate::peer::Peer;
 use crate::service::Service;
 use crate::session::Session;
 use crate::share::{Resource, Share, User};
 use nvmed_fs::FsError;
 use nvmed_sys::sync::{Arc, Mutex, OnceLock};
-use nvmed_wire::{LaneError, Sender, ServerLane, Socket};
+use nvmed_wire::{LaneError, Request, Sender, ServerLane, Socket};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -145,23 +145,30 @@ impl Connection {
             return Err(FsError::Host(Errno::MFILE));
         }
         let share = session.user.take(Resource::Lane)?;
-        let lane = Arc::new(ServerLane::new(Arc::clone(&service.board))?);
+        let peer = session.peer();
+        let (lane, seat) = service.lanes.lane(&service.board, &peer)?;
+        let lane = Arc::new(lane);
         let memory = lane.client().ok_or(Errno::IO)?.try_clone_to_owned();
         let memory = memory.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
         let (served, service, connection) = (Arc::clone(&lane), Arc::clone(service), Arc::clone(self));
         session.counts.lane_begins(&lane);
         let counting = Arc::clone(&session);
         let counted = service.lanes.begin();
-        let serve = move || {
+        let lanes_of_all = Arc::clone(&service.lanes);
+        let serve = move |request: &mut Request| {
             let _counted = counted;
             let _share = share;
-            let ended = lane::serve(&service, &session, &served);
+            let ended = lane::serve(&service, &session, &served, request);
             session.counts.lane_ends(&served);
             if let Err(error) = ended {
                 connection.complain(&session, &error);
+                return None;
             }
+            // On a machine with many users each has memory of its own.
+            let is_one_users = service.is_run() && session.peer().has_ids_of(&peer);
+            is_one_users.then_some(Left { lane: served, of: peer })
         };
-        nvmed_sys::spawn_quiet("nvmed-lane", serve).map_err(|_| {
+        lanes_of_all.serve(seat, Box::new(serve)).map_err(|_| {
             counting.counts.lane_ends(&lane);
             FsError::Host(Errno::AGAIN)
         })?;

@@ -37,6 +37,11 @@ pub enum Admission {
 }
 
 impl Admission {
+    /// Whether the processes of one run are let in, which one user has started.
+    pub(crate) fn is_run(&self) -> bool {
+        matches!(self, Self::Secret(_))
+    }
+
     /// The file system as a new session sees it, which asks for the directory `tree` as its root.
     ///
     /// # Errors

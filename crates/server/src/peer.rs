@@ -31,6 +31,11 @@ impl Peer {
         Ok(Self { pid: told.pid, uid: told.uid, gid: told.gid, groups: told.groups.into(), real })
     }
 
+    /// Whether it may do what another one may, by its ids.
+    pub(crate) fn has_ids_of(&self, other: &Self) -> bool {
+        (self.uid, self.gid, self.real, &self.groups) == (other.uid, other.gid, other.real, &other.groups)
+    }
+
     /// What the file system checks.
     #[must_use]
     pub fn credentials(&self) -> Credentials<'_> {

@@ -171,7 +171,7 @@ impl Server {
         left.iter().for_each(|(_, connection)| self.desk.end(connection));
         self.desk.service.board.set_dead();
         // Calls that were begun are done, so that the caller may unmount.
-        self.desk.service.lanes.wait_for_none();
+        self.desk.service.lanes.end();
     }
 }
 

@@ -58,7 +58,7 @@ impl Service {
             Admission::Secret(_) => Limits::RUN,
             Admission::Gate(_) => Limits::MACHINE.on_this_host(),
         };
-        let is_run = matches!(admission, Admission::Secret(_));
+        let is_run = admission.is_run();
         mount.count_changes(board.versions());
         Self {
             mount,
@@ -77,6 +77,11 @@ impl Service {
             tokens: Tokens::default(),
             statistics: Statistics::default(),
         }
+    }
+
+    /// Whether it serves one run, all of whose processes its user has started.
+    pub(crate) fn is_run(&self) -> bool {
+        self.admission.is_run()
     }
 
     /// The same, with limits of its own.

@@ -318,6 +318,16 @@ impl ServerLane {
         Ok(Self { lane: Lane(memory), board, closed, taken_up, patience, processor, taken })
     }
 
+    /// A lane that nobody has used, in the memory of this one, which nobody uses any more. What was said in it is gone;
+    /// what was moved lies in its data area still.
+    #[must_use]
+    pub fn renewed(self) -> Self {
+        self.lane.0.write(0, &[0; DATA]);
+        let (patience, processor, taken) = Default::default();
+        let (closed, taken_up) = Default::default();
+        Self { closed, taken_up, patience, processor, taken, ..self }
+    }
+
     /// The opens that the client has posted here.
     #[must_use]
     pub fn opens(&self) -> Opens<'_> {

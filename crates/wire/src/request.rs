@@ -23,6 +23,13 @@ impl Default for Request {
     }
 }
 
+impl Request {
+    /// Its lane has ended: what it keeps for the next one is little.
+    pub fn rest(&mut self) {
+        self.data.slept();
+    }
+}
+
 /// The copy of a lane's message.
 #[derive(Debug)]
 pub struct Message {
