@@ -8,7 +8,7 @@ use crate::shelf::Shelf;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::FsError;
 use nvmed_fs::posted::{LOG_BYTES, Poster};
-use nvmed_sys::{ForkGuard, ForkLock, Mapping, Pages};
+use nvmed_sys::{ForkGuard, ForkLock, Mapping, Pages, QuietFd};
 use nvmed_wire::{
     Answer, BoardView, Call, ClientLane, Control, ControlAnswer, Handle, LaneError, SECRET_BYTES, Socket,
     SocketError, VERSION, Welcome,
@@ -68,25 +68,35 @@ impl Reply<'_> {
     }
 }
 
-fn ask(socket: &Socket, message: &Control) -> Result<(ControlAnswer, Option<OwnedFd>), SocketError> {
-    socket.send(message, None)?;
-    socket.receive(Some(ANSWER_MAX))
-}
-
 impl Link {
-    /// Begins on a new connection, or goes on with an heir's.
+    /// Begins on a new connection, or goes on with an heir's. A process that begins with a call has its lane at once
+    /// (`calls`): it waits for the server once, not twice.
     ///
     /// # Errors
     /// The server's refusal, or its silence.
-    pub fn begin(socket: Socket, first: &Control) -> Result<(Self, Welcome, OwnedFd), ClientError> {
-        match ask(&socket, first)? {
+    pub fn begin(
+        socket: Socket,
+        first: &Control,
+        calls: bool,
+    ) -> Result<(Self, Welcome, OwnedFd), ClientError> {
+        socket.send(first, None)?;
+        if calls {
+            socket.send(&Control::Lane, None)?;
+        }
+        match socket.receive(Some(ANSWER_MAX))? {
             (ControlAnswer::Welcome(welcome), Some(board)) => {
+                let lanes = Lanes::default();
+                if calls {
+                    let (_, fd) = socket.receive::<ControlAnswer>(Some(ANSWER_MAX))?;
+                    // Without it the first call asks again, and is told why there is none.
+                    lanes.begin(fd.and_then(|fd| ClientLane::open(fd.as_fd()).ok()));
+                }
                 let mark = Mapping::anonymous(4096, Pages::Base).map_err(ClientError::Host)?;
                 mark.wipe_on_fork().map_err(ClientError::Host)?;
                 mark.u32(0).store(1, Ordering::Relaxed);
                 let link = Self {
                     socket: ForkLock::new(Some(socket)),
-                    lanes: Lanes::default(),
+                    lanes,
                     shelf: Shelf::default(),
                     posting: Posting::default(),
                     claims: ForkLock::new(()),
@@ -107,8 +117,8 @@ impl Link {
     ///
     /// # Errors
     /// As there.
-    pub fn adopt(fd: OwnedFd) -> Result<(Self, Welcome, OwnedFd), ClientError> {
-        Self::begin(Socket::of(fd), &Control::Adopt { version: VERSION })
+    pub fn adopt(heir: QuietFd, calls: bool) -> Result<(Self, Welcome, OwnedFd), ClientError> {
+        Self::begin(heir.into(), &Control::Adopt { version: VERSION }, calls)
     }
 
     /// The link of a child for which there is no session.

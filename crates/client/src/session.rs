@@ -7,6 +7,7 @@ use crate::filesystem::FileSystem;
 use crate::link::{Link, NO_ROOM};
 use crate::node::{Holding, Node};
 use nvmed_fs::{FsError, OpenFlags};
+use nvmed_sys::QuietFd;
 use nvmed_wire::{
     Address, BoardView, Control, ControlAnswer, Handle, Inherited, NAMED_AT_ONCE, SECRET_BYTES, Socket,
     VERSION, Welcome,
@@ -63,15 +64,16 @@ impl Session {
     /// # Errors
     /// As there.
     pub fn connect_tree(address: &Address, tree: &[u8]) -> Result<Self, ClientError> {
-        Self::begin(Link::begin(connect(address)?, &hello(address, tree, None))?).map(|(session, _)| session)
+        let hello = hello(address, tree, None);
+        Self::begin(Link::begin(connect(address)?, &hello, true)?).map(|(session, _)| session)
     }
 
-    /// Adopts the heir whose socket is `fd`: the session, and what it holds.
+    /// Adopts the heir with this socket: the session, and what it holds.
     ///
     /// # Errors
     /// The descriptor is no heir's, or another process has adopted the heir already.
-    pub fn adopt(fd: OwnedFd) -> Result<(Self, Welcome), ClientError> {
-        let (session, mut welcome) = Self::begin(Link::adopt(fd)?)?;
+    pub fn adopt(heir: QuietFd) -> Result<(Self, Welcome), ClientError> {
+        let (session, mut welcome) = Self::begin(Link::adopt(heir, true)?)?;
         session.hear_the_rest(&mut welcome).map_err(|error| ClientError::Host(error.errno()))?;
         Ok((session, welcome))
     }
@@ -126,7 +128,7 @@ impl Session {
         held: &[(i32, Handle)],
         cwd: Option<Handle>,
         same_process: bool,
-    ) -> Result<OwnedFd, FsError> {
+    ) -> Result<QuietFd, FsError> {
         let (first, rest) = held.split_at(held.len().min(NAMED_AT_ONCE));
         // The socket is taken until the server knows everything: another thread's heir would be the last one made.
         let mut talk = self.core.talk()?;
@@ -135,7 +137,7 @@ impl Session {
         for more in rest.chunks(NAMED_AT_ONCE) {
             talk.ask(&Control::HeirHolds { held: more.to_vec() }, None)?;
         }
-        Ok(heir)
+        Ok(QuietFd::new(heir))
     }
 
     /// Before a fork: what another thread could leave half done in the child is done, and not begun until
@@ -153,10 +155,10 @@ impl Session {
     ///
     /// # Errors
     /// There is no heir, or it cannot be adopted.
-    pub fn after_fork_in_child(&self, heir: Option<OwnedFd>) -> Result<(), ClientError> {
+    pub fn after_fork_in_child(&self, heir: Option<QuietFd>) -> Result<(), ClientError> {
         let parents = self.core.link();
         parents.leave();
-        let adopted = heir.ok_or(ClientError::Gone).and_then(Link::adopt);
+        let adopted = heir.ok_or(ClientError::Gone).and_then(|heir| Link::adopt(heir, false));
         let (link, result) = match adopted {
             Ok((link, _, _)) => (link, Ok(())),
             Err(error) => (Link::nobody(), Err(error)),

@@ -53,6 +53,11 @@ pub fn next_quiet(number: RawFd) -> Option<RawFd> {
     })
 }
 
+fn moved(fd: OwnedFd) -> OwnedFd {
+    let high = NUMBERS_LESS.iter().find_map(|&least| rustix::io::fcntl_dupfd_cloexec(&fd, least).ok());
+    high.unwrap_or(fd)
+}
+
 /// A descriptor out of the way of the program around us: its number is high, exec closes it, and
 /// [`is_quiet`] knows it while it lives.
 #[derive(Debug)]
@@ -62,8 +67,9 @@ impl QuietFd {
     /// Moves `fd` out of the way: as high as the host's limit on descriptors leaves room.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
-        let high = NUMBERS_LESS.iter().find_map(|&least| rustix::io::fcntl_dupfd_cloexec(&fd, least).ok());
-        let fd = high.unwrap_or(fd);
+        let is_there = fd.as_raw_fd() >= NUMBER_MIN
+            && rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC).is_ok();
+        let fd = if is_there { fd } else { moved(fd) };
         if let Some((word, bit)) = bit(fd.as_raw_fd()) {
             QUIET_LEAST.fetch_min(fd.as_raw_fd(), Ordering::Relaxed);
             word.fetch_or(bit, Ordering::Relaxed);

@@ -66,6 +66,12 @@ impl From<Errno> for SocketError {
 #[derive(Debug)]
 pub struct Socket(QuietFd);
 
+impl From<QuietFd> for Socket {
+    fn from(fd: QuietFd) -> Self {
+        Self(fd)
+    }
+}
+
 impl Socket {
     /// A connection to the server that listens at `address`.
     ///
@@ -95,7 +101,7 @@ impl Socket {
     /// The end that a descriptor is; checked no further than that messages of another kind of socket do not decode.
     #[must_use]
     pub fn of(fd: OwnedFd) -> Self {
-        Self(QuietFd::new(fd))
+        QuietFd::new(fd).into()
     }
 
     /// Sends a message, with a descriptor. It waits while the other side takes nothing.

@@ -111,6 +111,110 @@ fn what_is_started_by_others_is_on_the_mount() {
     assert_eq!(said, wanted);
 }
 
+/// A working directory of ours goes along with each kind of child, whether or not that needs it, and is the directory
+/// whatever its name is by then.
+#[test]
+fn the_working_directory_waits_until_it_is_needed() {
+    let Some(scratch) = scratch(&["bash", "python3", "cat", "env"]) else { return };
+    let script = "
+import os, subprocess, sys
+os.chdir('store')
+os.makedirs('d')
+os.chdir('d')
+open('f', 'w').write('here\\n')
+FILE = ['/bin/cat', 'f']
+
+def ended(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def said(*words, **how):
+    return subprocess.run(words, capture_output=True, text=True, **how).stdout
+
+read, write = os.pipe()
+out = (os.POSIX_SPAWN_DUP2, write, 1)
+assert ended(os.posix_spawn('/bin/cat', FILE, os.environ, file_actions=[out])) == 0
+assert ended(os.posix_spawnp('cat', FILE, {}, file_actions=[out, (os.POSIX_SPAWN_CLOSE, read)])) == 0
+assert ended(os.posix_spawn('/bin/cat', FILE, os.environ, file_actions=[out], resetids=True)) == 0
+# Nothing that is closed on the way is what the directory goes along by.
+every = [(os.POSIX_SPAWN_CLOSE, fd) for fd in range(500, 600)]
+assert ended(os.posix_spawn('/bin/cat', FILE, os.environ, file_actions=[out] + every)) == 0
+assert ended(os.posix_spawn('/bin/pwd', ['pwd'], os.environ, file_actions=[out])) == 0
+assert os.read(read, 1000).decode() == 'here\\n' * 4 + os.getcwd() + '\\n'
+assert said('cat', 'f') == said('env', 'sh', '-c', 'exec env env cat f') == 'here\\n'
+assert said('sh', '-c', 'true; cd /; cd \"$OLDPWD\"; (exec bash -c \"cat f; true\")') == 'here\\n'
+assert ended(os.spawnv(os.P_NOWAIT, '/bin/sh', ['sh', '-c', 'cat f >g'])) == 0 and open('g').read() == 'here\\n'
+assert subprocess.run(['/nowhere/x', 'y'], executable='/bin/true').returncode == 0
+try:
+    os.posix_spawn('/bin/nothing', FILE, {})
+    sys.exit('a program that is not there was spawned')
+except FileNotFoundError:
+    pass
+
+# Its name changes before the child has touched anything.
+late = subprocess.Popen(['sh', '-c', 'read line; cat f; pwd'], stdin=-1, stdout=-1, text=True)
+later = os.fork()
+if later == 0:
+    os.close(write)
+    os.read(read, 1)
+    os._exit(0 if open('f').read() == 'here\\n' and os.getcwd().endswith('/e') else 1)
+os.rename('../d', '../e')
+os.write(write, b'x')
+assert late.communicate('go\\n')[0] == 'here\\n' + os.getcwd() + '\\n' and os.getcwd().endswith('/e')
+assert ended(later) == 0
+
+# It is removed.
+late = subprocess.Popen(['sh', '-c', 'echo; read line; cat f 2>/dev/null || echo none'], stdin=-1, stdout=-1, text=True)
+late.stdout.readline()
+for name in ['f', 'g']:
+    os.unlink(name)
+os.rmdir('../e')
+assert late.communicate('go\\n')[0] == 'none\\n'
+os.chdir('..')
+assert said('cat', 'e/f') == ''
+print('done')
+";
+    assert_eq!(silent(on_shared(&scratch, ["python3", "-c", script])), "done\n");
+}
+
+/// A program whose working directory waits for it has its own rights, not those of the one that started it.
+#[test]
+fn ids_that_change_before_the_first_touch_count() {
+    let Some(scratch) = scratch(&["python3", "bash", "setpriv"]) else { return };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root changes ids");
+        return;
+    }
+    let said = shell(
+        &scratch,
+        "cd store; umask 077; echo mine >secret; umask 022; echo all >open; chmod 755 .
+         tries() { for f in open secret; do cat $f 2>/dev/null || echo no; done; }
+         export -f tries
+         tries
+         setpriv --reuid 65534 --clear-groups bash -c tries
+         python3 -c '
+import os, sys
+def tries():
+    for name in [\"open\", \"secret\"]:
+        try: print(open(name).read(), end=\"\")
+        except PermissionError: print(\"no\")
+    sys.stdout.flush()
+child = os.fork()
+if child == 0:
+    os.setgroups([]); os.setuid(65534); tries(); os._exit(0)
+os.waitpid(child, 0)
+os.setgroups([]); os.setuid(65534); tries()
+os.posix_spawn(\"/bin/bash\", [\"bash\", \"-c\", \"tries\"], os.environ)
+os.wait()'
+         python3 -c '
+import os
+os.seteuid(65534)
+os.posix_spawn(\"/bin/bash\", [\"bash\", \"-c\", \"tries\"], os.environ, resetids=True)
+os.wait()'",
+    );
+    let (root, nobody) = ("all\nmine\n", "all\nno\n");
+    assert_eq!(said, [root, nobody, nobody, nobody, nobody, root].concat());
+}
+
 /// Programs, scripts and libraries that lie on the device, in several processes.
 #[test]
 fn programs_run_from_the_mount() {

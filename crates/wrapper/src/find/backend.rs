@@ -14,6 +14,15 @@ use std::sync::Arc;
 
 pub(crate) use nvmed_client::Handle;
 
+impl From<nvmed_client::Received> for Node {
+    fn from(held: nvmed_client::Received) -> Self {
+        Self::Shared(match held {
+            nvmed_client::Received::File(file) => file.node(),
+            nvmed_client::Received::Node(node) => node,
+        })
+    }
+}
+
 /// A process has one mount, so a node of the other kind never comes.
 const MIXED: FsError = FsError::Host(rustix::io::Errno::IO);
 

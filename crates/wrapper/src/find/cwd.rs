@@ -21,6 +21,8 @@ pub(crate) enum Cwd {
     /// In our file system. Its path is asked for when it is needed, because it may change. `known` is the name below
     /// the root that it had before a fork, for a child that cannot ask.
     Ours { node: Node, known: Option<Vec<u8>> },
+    /// In our file system: the heir that waits for this process holds the directory.
+    Heirs,
     /// In a directory of ours that had no name any more when this program was executed.
     Removed,
 }
@@ -64,9 +66,31 @@ pub(crate) fn node() -> Answer<Option<Node>> {
             replace(Cwd::Ours { node: node.clone(), known: Some(rest.clone()) });
             Ok(Some(node))
         }
+        Some(Cwd::Heirs) => {
+            mount::files()?;
+            // The first touch has found it.
+            entered().map(Some).ok_or(Fail::Errno(libc::EIO))
+        }
         Some(Cwd::Removed) => Err(lost()),
         _ => Ok(None),
     }
+}
+
+/// The process has gone on with the heir that waited, whose working directory this is.
+pub(crate) fn found(node: Node) {
+    if is_heirs() {
+        enter(node);
+    }
+}
+
+/// From now on the heir that waits for this process holds the working directory.
+pub(crate) fn leave_to_heir() {
+    replace(Cwd::Heirs);
+}
+
+/// Whether the heir that waits for this process holds the working directory.
+pub(crate) fn is_heirs() -> bool {
+    matches!(current(), Some(Cwd::Heirs))
 }
 
 /// The directory of ours that the process is in, once it was looked up.
@@ -102,6 +126,10 @@ pub(crate) fn path() -> Answer<Option<Vec<u8>>> {
         Some(Cwd::Named { rest }) => Ok(Some(below_root(rest))),
         Some(Cwd::Ours { node, .. }) if mount::is_mounted() => {
             Ok(Some(setting::absolute(&mount::files()?.path_of(node)?)))
+        }
+        Some(Cwd::Heirs) => {
+            node()?;
+            path()
         }
         Some(Cwd::Ours { known: Some(rest), .. }) => Ok(Some(below_root(rest))),
         Some(Cwd::Ours { known: None, .. }) => Err(Fail::Errno(libc::EIO)),
@@ -151,8 +179,8 @@ pub(crate) fn begin(setting: &Setting) {
     // SAFETY: the library is being loaded.
     let said = unsafe { crate::process::environment::take(VARIABLE.to_bytes()) };
     let said = said.and_then(|said| said.strip_prefix(&*kernels()).map(<[u8]>::to_vec));
-    if entered().is_some() {
-        // The heir said.
+    if current().is_some() {
+        // The heir said, or will.
         return;
     }
     if said.as_ref().is_some_and(Vec::is_empty) {

@@ -17,4 +17,5 @@ pub(crate) mod redirect;
 pub(crate) mod route;
 pub(crate) mod setting;
 pub(crate) mod table;
+pub(crate) mod waiting;
 pub(crate) mod walk;

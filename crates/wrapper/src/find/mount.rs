@@ -2,7 +2,7 @@
 
 use crate::edge::{self, Answer, Fail};
 use crate::find::backend::{Files, Node};
-use crate::find::{credentials, placeholder, private, setting};
+use crate::find::{credentials, cwd, placeholder, private, setting, waiting};
 use crate::process::fence;
 use crate::raw;
 use crate::watch;
@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use nvmed_client::{ClientError, Session, Welcome};
 use nvmed_fs::Stat;
 use nvmed_stack::{RunMemory, Unfinished};
-use rustix::fd::OwnedFd;
+use nvmed_sys::QuietFd;
 use rustix::thread::futex;
 
 const IDLE: u32 = 0;
@@ -68,7 +68,10 @@ fn touch(silence: Silence) -> Answer<Files> {
         // After the end, or a call of a signal handler, or of the stack itself, inside the mount.
         Err(_) => return edge::fail(libc::EIO),
     }
-    let mounted = edge::caught(|| mount(silence));
+    let mounted = edge::caught(|| match waiting::take() {
+        Some(heir) => go_on_with(heir),
+        None => mount(silence),
+    });
     if mounted.is_err() {
         fence::lower();
     }
@@ -205,21 +208,73 @@ pub(crate) fn session() -> Option<&'static Session> {
     if is_mounted() { unsafe { SESSION.load(Ordering::Acquire).as_ref() } } else { None }
 }
 
-/// Goes on with the session that the program before left: what it holds.
+/// Goes on with the session that the program before left, when the library is loaded: what it holds.
 ///
 /// # Errors
 /// The server's.
-pub(crate) fn adopt(fd: OwnedFd) -> Answer<Welcome> {
+pub(crate) fn adopt(heir: QuietFd) -> Answer<Welcome> {
+    let (_, welcome) = adopted(heir).inspect_err(|_| fence::lower())?;
+    STATE.store(MOUNTED, Ordering::Release);
+    Ok(welcome)
+}
+
+fn adopted(heir: QuietFd) -> Answer<(&'static Session, Welcome)> {
     edge::panic_hook();
     fence::raise(true).map_err(Fail::Errno)?;
     placeholder::prepare()?;
-    let (session, welcome) = Session::adopt(fd).map_err(|error| {
-        fence::lower();
-        Fail::Errno(error.errno().raw_os_error())
+    let (session, welcome) =
+        Session::adopt(heir).map_err(|error| Fail::Errno(error.errno().raw_os_error()))?;
+    let session = Box::leak(Box::new(session));
+    SESSION.store(session, Ordering::Release);
+    Ok((session, welcome))
+}
+
+/// At the first touch of a process for which an heir waits.
+fn go_on_with(heir: QuietFd) -> Answer<()> {
+    let (session, welcome) = adopted(heir).inspect_err(|failure| {
+        raw::say(format_args!(
+            "the server does not let this process go on with the session that was left to it, so paths from its \
+             working directory fail with EIO: {}",
+            edge::words_of(failure)
+        ));
     })?;
-    SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release);
-    STATE.store(MOUNTED, Ordering::Release);
-    Ok(welcome)
+    if let Some(what) = &welcome.cwd {
+        cwd::found(session.inherited(what)?.into());
+    }
+    Ok(())
+}
+
+/// Goes on with an heir that waits: the process is about to be two, or no longer the one for which it was made.
+pub(crate) fn wake() {
+    if waiting::is_there() {
+        // What failed is said, and fails again where it matters.
+        let _ = touch(Silence::Never);
+    }
+}
+
+/// An heir that waits on, whatever other threads touch, and that an exec leaves open.
+pub(crate) struct Waits(pub c_int);
+
+impl Waits {
+    /// None where none waits.
+    pub(crate) fn hold() -> Option<Self> {
+        if !waiting::is_there() || begin_mounting().is_err() {
+            return None;
+        }
+        let Some(number) = waiting::number() else {
+            end_mounting(IDLE);
+            return None;
+        };
+        sys!(SYS_fcntl, number, libc::F_SETFD, 0);
+        Some(Self(number))
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        sys!(SYS_fcntl, self.0, libc::F_SETFD, libc::FD_CLOEXEC);
+        end_mounting(IDLE);
+    }
 }
 
 /// Nothing of the client's is half done in another thread until [`after_fork`].
@@ -240,7 +295,7 @@ pub(crate) fn after_fork() {
 ///
 /// # Errors
 /// There is none, or it cannot be used: the process stays behind the fence.
-pub(crate) fn become_heir(heir: Option<OwnedFd>) -> Answer<()> {
+pub(crate) fn become_heir(heir: Option<QuietFd>) -> Answer<()> {
     // SAFETY: a fork follows `before_fork` only where a session was published.
     let session = unsafe { SESSION.load(Ordering::Acquire).as_ref() }.ok_or(Fail::Errno(libc::EIO))?;
     session.after_fork_in_child(heir).map_err(|error| Fail::Errno(error.errno().raw_os_error()))?;
@@ -248,7 +303,7 @@ pub(crate) fn become_heir(heir: Option<OwnedFd>) -> Answer<()> {
     Ok(())
 }
 
-/// In a child that inherits nothing: it connects at its first touch, like a process of its own.
+/// In a child that has no session yet: it gets one at its first touch, like a process of its own.
 pub(crate) fn begin_afresh() {
     // The parent's socket is closed; nobody is to go on with it.
     let _ = become_heir(None);
@@ -272,6 +327,7 @@ pub(crate) fn forget_mounting() {
 /// The process's ids have changed: the server asks the kernel again, or the session is of no use any more, because it
 /// could do what the process no longer may.
 pub(crate) fn identity_changed() {
+    wake();
     if let (Some(session), Some(server)) =
         (session(), setting::setting().and_then(|setting| setting.server.as_ref()))
         && let Err(error) = session.again(server)

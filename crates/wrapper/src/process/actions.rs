@@ -8,6 +8,7 @@ use crate::find::route;
 use crate::find::setting;
 use crate::raw;
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem::zeroed;
 use libc::mode_t;
 use std::ffi::CString;
 
@@ -178,6 +179,53 @@ unsafe fn refused(path: *const c_char, what: &str) -> bool {
     ours
 }
 
+/// The same actions for libc, and one more: its child keeps an heir's descriptor, which exec closes in other children.
+pub(crate) struct Libcs(Box<libc::posix_spawn_file_actions_t>);
+
+impl Libcs {
+    /// # Errors
+    /// What libc answers, which took the actions before: `ENOMEM`.
+    pub(crate) fn with_heir(actions: &[Action], heir: c_int) -> Answer<Self> {
+        // SAFETY: an object of libc's, made here, which it initialises; libc copies the paths.
+        unsafe {
+            let mut copy = Self(Box::new(zeroed()));
+            let at = (&raw mut *copy.0).cast();
+            answered_by_libc(libc_init(at))?;
+            for action in actions {
+                answered_by_libc(match action {
+                    Action::Close(fd) => libc_addclose(at, *fd),
+                    Action::Duplicate { from, to } => libc_adddup2(at, *from, *to),
+                    Action::Open { to, path, flags, mode } => {
+                        libc_addopen(at, *to, path.as_ptr(), *flags, *mode)
+                    }
+                    Action::Enter(path) => libc_addchdir(at, path.as_ptr()),
+                    Action::EnterOpen(fd) => libc_addfchdir(at, *fd),
+                    Action::CloseFrom(from) => libc_addclosefrom(at, *from),
+                    Action::Foreground(fd) => libc_addtcsetpgrp(at, *fd),
+                })?;
+            }
+            // A descriptor that is put in its own place is left open by exec (POSIX.1-2024, adddup2).
+            answered_by_libc(libc_adddup2(at, heir, heir))?;
+            Ok(copy)
+        }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const c_void {
+        (&raw const *self.0).cast()
+    }
+}
+
+impl Drop for Libcs {
+    fn drop(&mut self) {
+        // SAFETY: made by `with_heir`.
+        unsafe { libc_destroy((&raw mut *self.0).cast()) };
+    }
+}
+
+fn answered_by_libc(errno: c_int) -> Answer<()> {
+    if errno == 0 { Ok(()) } else { crate::edge::fail(errno) }
+}
+
 impl Action {
     /// Whether something of ours takes part, so that libc cannot do it.
     pub(crate) fn is_ours(&self) -> bool {
@@ -185,6 +233,15 @@ impl Action {
             Self::Duplicate { from: fd, .. } | Self::EnterOpen(fd) => crate::find::table::is_ours(*fd),
             Self::Open { path, .. } | Self::Enter(path) => route::leads_to_us(libc::AT_FDCWD, path),
             Self::Close(_) | Self::CloseFrom(_) | Self::Foreground(_) => false,
+        }
+    }
+
+    /// Whether it closes a descriptor, of which it knows nothing.
+    pub(crate) fn closes(&self, number: c_int) -> bool {
+        match self {
+            Self::Close(fd) | Self::Duplicate { to: fd, .. } | Self::Open { to: fd, .. } => *fd == number,
+            Self::CloseFrom(from) => *from <= number,
+            Self::Enter(_) | Self::EnterOpen(_) | Self::Foreground(_) => false,
         }
     }
 

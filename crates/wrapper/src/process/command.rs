@@ -5,7 +5,6 @@ use crate::edge::{errno_of, fail, finish};
 use crate::find::cwd;
 use crate::find::setting;
 use crate::process::actions::Action;
-use crate::process::environment;
 use crate::process::exec::{List, Lookup};
 use crate::process::spawn::{self, Attributes, Disposition, Plan};
 use crate::raw;
@@ -23,7 +22,7 @@ const STATUS_NO_SHELL: c_int = 127 << 8;
 
 /// Whether libc's own function does what it should.
 fn is_libcs() -> bool {
-    setting::setting().is_none() || environment::is_complete() && !spawn::takes_part(&[], None)
+    setting::setting().is_none()
 }
 
 fn bit(signal: c_int) -> u64 {

@@ -106,19 +106,6 @@ pub(crate) unsafe fn present(name: &[u8]) -> Option<Vec<u8>> {
     unsafe { in_list(environ.cast(), name) }
 }
 
-/// Whether the program's environment has what [`Environment`] would add, so that a program which libc starts with it
-/// gets ours.
-pub(crate) fn is_complete() -> bool {
-    let learned = learned();
-    // SAFETY: for calls that use the environment, which nobody changes meanwhile.
-    let has = |wanted: &[u8]| unsafe { entries(environ.cast()) }.any(|entry| entry.to_bytes() == wanted);
-    let preloaded = learned.library.as_ref().is_none_or(|(named, _)| {
-        // SAFETY: as above.
-        unsafe { present(PRELOAD) }.is_some_and(|list| split(&list).any(|item| item == named))
-    });
-    preloaded && learned.kept.iter().all(|kept| has(kept.to_bytes()))
-}
-
 /// Remembers a value that descendants get.
 pub(crate) fn keep(name: &[u8], value: &[u8]) {
     let Some(kept) = entry(name, value) else { return };

@@ -51,13 +51,8 @@ pub(crate) struct Luggage {
 impl Luggage {
     /// # Errors
     /// `EFAULT`, `E2BIG`, `EMFILE`.
-    fn pack(program: &Program, given: List) -> Answer<Self> {
+    fn pack(program: &Program, given: List, heir: impl FnOnce() -> Answer<Option<Handover>>) -> Answer<Self> {
         let mut once: Vec<CString> = Vec::new();
-        let handover = if program.unreachable.is_none() { heir::for_exec()? } else { None };
-        match &handover {
-            Some(handover) => once.push(handover.entry.clone()),
-            None => once.extend(cwd::entry()),
-        }
         say_unreachable(program, cwd::is_ours());
         if let Some(path) = &program.path {
             once.extend(environment::entry(environment::EXECUTED, path));
@@ -73,6 +68,12 @@ impl Luggage {
             _ => Vec::new(),
         };
         let libraries = library::pass(&copies)?;
+        // After all that looks at files of ours: from here on none is touched.
+        let handover = if program.unreachable.is_none() { heir()? } else { None };
+        match &handover {
+            Some(handover) => once.push(handover.entry.clone()),
+            None => once.extend(cwd::entry()),
+        }
         if !libraries.is_empty() {
             let lines: Vec<&[u8]> = libraries.iter().map(|passed| passed.line.as_slice()).collect();
             once.extend(environment::entry(environment::LIBRARIES, &lines.join(&b'\n')));
@@ -89,21 +90,12 @@ impl Luggage {
     }
 }
 
-/// For a program that libc spawns: nothing of ours takes part but its environment.
+/// For a program that libc spawns: nothing of ours takes part but its environment and, where there is one, its heir.
 ///
 /// # Errors
 /// `EFAULT`, `E2BIG`, `EMFILE`.
-pub(crate) fn pack(program: Option<&Program>, given: List) -> Answer<Luggage> {
-    match program {
-        Some(program) => caught(|| Luggage::pack(program, given)),
-        None => {
-            let once = cwd::entry().into_iter().collect();
-            let given = Strings::of(given)?;
-            // SAFETY: a list of our own.
-            let environment = unsafe { Environment::new(given.as_ptr(), once, &[]) };
-            Ok(Luggage { environment, _given: given, _libraries: Vec::new(), _handover: None })
-        }
-    }
+pub(crate) fn pack(program: &Program, given: List, heir: Option<Handover>) -> Answer<Luggage> {
+    caught(|| Luggage::pack(program, given, || Ok(heir)))
 }
 
 /// A program that the wrapper cannot be loaded into, though something of ours goes along to it.
@@ -133,7 +125,7 @@ pub(crate) unsafe fn run(program: &Program, argv: List, given: List) -> Answer {
     // An exec that fails goes back to where the process was, after its answer.
     let _left = beyond::admit(program)?;
     leave();
-    let luggage = match Luggage::pack(program, given) {
+    let luggage = match Luggage::pack(program, given, heir::for_exec) {
         // The kernel says what comes before that.
         Err(Fail::Errno(libc::EFAULT)) => None,
         luggage => Some(luggage?),

@@ -10,7 +10,7 @@ use crate::calls::{aio, descriptor, fcntl, mapping};
 use crate::edge::{given, inside};
 use crate::find::backend::Handle;
 use crate::find::table::{self, Pinned};
-use crate::find::{cwd, mount, setting};
+use crate::find::{cwd, mount, setting, waiting};
 use crate::process::heir::{self, Becomes, Heir};
 use crate::raw;
 use crate::stdio;
@@ -31,6 +31,8 @@ struct PendingFork {
 enum GoesOn {
     /// With an heir's session.
     As(Heir),
+    /// With an heir's session at its first touch, because that holds the working directory and nothing else.
+    Later(Heir),
     /// With a session of its own at its first touch, because there is nothing to inherit.
     Afresh,
     /// Not at all: the server made no heir.
@@ -83,6 +85,7 @@ unsafe extern "C" fn before() {
     }
     // Handlers of the program wait: they could want what is held.
     inside::enter();
+    mount::wake();
     if mount::hold_unmounted() {
         STAGE.set(Stage::Unmounted);
     } else if setting::is_shared() && mount::is_mounted() {
@@ -126,6 +129,7 @@ fn way_of_child(held: &[(c_int, Handle)]) -> GoesOn {
         return GoesOn::Afresh;
     }
     match heir::of(held, cwd.as_ref(), Becomes::Child) {
+        Ok(heir) if held.is_empty() => GoesOn::Later(heir),
         Ok(heir) => GoesOn::As(heir),
         Err(failure) => {
             raw::say(format_args!(
@@ -198,6 +202,12 @@ fn go_on(PendingFork { pins, goes_on, locks }: PendingFork) {
     fcntl::begin_without_locks();
     let goes = match goes_on {
         GoesOn::As(heir) => mount::become_heir(Some(heir.0)),
+        GoesOn::Later(heir) => {
+            mount::begin_afresh();
+            waiting::leave(heir.0);
+            cwd::leave_to_heir();
+            Ok(())
+        }
         GoesOn::Afresh => {
             mount::begin_afresh();
             Ok(())

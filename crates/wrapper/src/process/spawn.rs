@@ -1,15 +1,16 @@
 //! posix_spawn: libc's own makes the child by a clone that no hook sees. So where a file or a descriptor of ours takes
-//! part it is done here, by our fork, the recorded actions and our exec.
+//! part it is done here, by our fork, the recorded actions and our exec. A working directory of ours that the child
+//! inherits goes along with libc's as well, as an heir.
 
 use crate::calls::descriptor;
 use crate::edge::{Answer, caught, errno_of, fail, host};
 use crate::find::cwd;
 use crate::find::setting;
 use crate::loader::image;
-use crate::process::actions::{self, Action};
+use crate::process::actions::{self, Action, Libcs};
 use crate::process::exec::{self, List, Lookup};
-use crate::process::fork;
 use crate::process::program::{Program, Target};
+use crate::process::{fork, heir};
 use crate::raw;
 use core::ffi::{CStr, c_char, c_int, c_short, c_void};
 use core::mem::{MaybeUninit, size_of};
@@ -78,6 +79,12 @@ impl Attributes {
         self.flags & flag != 0
     }
 
+    /// Whether the child's effective ids are to be other ones than this process's.
+    fn changes_ids(&self) -> bool {
+        let are_real = sys!(SYS_geteuid) == sys!(SYS_getuid) && sys!(SYS_getegid) == sys!(SYS_getgid);
+        self.has(libc::POSIX_SPAWN_RESETIDS) && !are_real
+    }
+
     /// In the child, before the actions; in the order of libc's.
     fn apply(&self) -> Answer<()> {
         let priority = self.priority;
@@ -92,7 +99,7 @@ impl Attributes {
         if self.has(libc::POSIX_SPAWN_SETPGROUP) {
             host(sys!(SYS_setpgid, 0, self.group))?;
         }
-        if self.has(libc::POSIX_SPAWN_RESETIDS) {
+        if self.changes_ids() {
             host(sys!(SYS_setresuid, -1, sys!(SYS_getuid), -1))?;
             host(sys!(SYS_setresgid, -1, sys!(SYS_getgid), -1))?;
             crate::calls::identity::changed();
@@ -145,18 +152,6 @@ pub(crate) struct Plan<'a> {
     /// The program's name, and how it is looked up.
     pub name: *const c_char,
     pub lookup: Lookup,
-}
-
-/// Whether something of ours takes part, besides the environment.
-///
-/// In a private mount the child can use nothing of ours: then it is only the program that matters. One that we are not
-/// in is looked at by the child itself, just before, and so is one that is found in another directory.
-pub(crate) fn takes_part(actions: &[Action], program: Option<&Program>) -> bool {
-    if program.is_none_or(|program| program.is_ours() || program.unreachable.is_some()) {
-        return true;
-    }
-    setting::is_shared()
-        && (cwd::is_ours() || descriptor::first_inherited().is_some() || actions.iter().any(Action::is_ours))
 }
 
 /// Spawns by a fork of our own.
@@ -259,11 +254,56 @@ struct Call {
     environment: List,
 }
 
-type Libcs =
+type LibcsSpawn =
     unsafe extern "C" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 
+/// Has libc make the child, where no more of ours takes part than the environment and the working directory; none where
+/// a fork of our own must.
+///
+/// In a private mount the child can use nothing of ours: then it is only the program that matters. One that we are not
+/// in is looked at by the child itself, just before, and so is one that is found in another directory.
+unsafe fn by_libc(
+    call: &Call,
+    actions: &[Action],
+    attributes: &Attributes,
+    program: Option<&Program>,
+    libc: LibcsSpawn,
+) -> Option<c_int> {
+    let program = program.filter(|program| !program.is_ours() && program.unreachable.is_none())?;
+    let is_shared = setting::is_shared();
+    if is_shared && (descriptor::first_inherited().is_some() || actions.iter().any(Action::is_ours)) {
+        return None;
+    }
+    let heir = if is_shared && cwd::is_ours() {
+        // The server has to be told of other ids before the program begins, and of another directory that it is left.
+        if attributes.changes_ids() || actions.iter().any(Action::moves) {
+            return None;
+        }
+        match caught(heir::for_spawn) {
+            Ok(Some(heir)) if actions.iter().any(|action| action.closes(heir.number)) => return None,
+            Ok(heir) => heir,
+            Err(failure) => return Some(errno_of(&failure)),
+        }
+    } else {
+        None
+    };
+    let with_heir = match heir.as_ref().map(|heir| Libcs::with_heir(actions, heir.number)).transpose() {
+        Ok(with_heir) => with_heir,
+        Err(failure) => return Some(errno_of(&failure)),
+    };
+    let luggage = match exec::pack(program, call.environment, heir) {
+        Ok(luggage) => luggage,
+        Err(failure) => return Some(errno_of(&failure)),
+    };
+    let on_host = program.on_host().filter(|_| !actions.iter().any(Action::moves));
+    let name = on_host.map_or(call.name, CStr::as_ptr);
+    let actions = with_heir.as_ref().map_or(call.actions, Libcs::as_ptr);
+    // SAFETY: the program's arguments, under `edge`'s contract, and an object like its own.
+    Some(unsafe { libc(call.pid, name, actions, call.attributes, call.argv, luggage.environment()) })
+}
+
 /// Spawns here, or lets libc do it where nothing of ours takes part. Answers the error itself.
-unsafe fn spawn_or_libc(call: &Call, lookup: Lookup, libc: Libcs) -> c_int {
+unsafe fn spawn_or_libc(call: &Call, lookup: Lookup, libc: LibcsSpawn) -> c_int {
     let &Call { pid, name, actions, attributes, argv, environment } = call;
     // SAFETY: the program's arguments, under `edge`'s contract.
     unsafe {
@@ -277,21 +317,15 @@ unsafe fn spawn_or_libc(call: &Call, lookup: Lookup, libc: Libcs) -> c_int {
             Err(_) if recorded.iter().any(Action::moves) => None,
             Err(failure) => return errno_of(&failure),
         };
-        if !takes_part(recorded, program.as_ref()) {
-            let ready = exec::pack(program.as_ref(), environment);
-            let found = program.filter(|_| !recorded.iter().any(Action::moves));
-            let name = found.as_ref().and_then(Program::on_host).map_or(name, CStr::as_ptr);
-            return match ready {
-                Ok(luggage) => libc(pid, name, actions, attributes, argv, luggage.environment()),
-                Err(failure) => errno_of(&failure),
-            };
+        let attributes = Attributes::read(attributes);
+        if let Some(answer) = by_libc(call, recorded, &attributes, program.as_ref(), libc) {
+            return answer;
         }
         // In the child no handler stands that could tell what is not there.
         let strings = match exec::Strings::of(environment) {
             Ok(strings) => strings,
             Err(failure) => return errno_of(&failure),
         };
-        let attributes = Attributes::read(attributes);
         let environment = strings.as_ptr();
         let plan = Plan { attributes, actions: recorded, argv, environment, name, lookup };
         match spawn(&plan, program) {

@@ -1,0 +1,46 @@
+//! An heir that waits: the session that its parent, or the program before, left to this process, which has not needed
+//! it yet. It holds a working directory of ours and nothing else; of descriptors a program knows from its first call
+//! on.
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use nvmed_sys::QuietFd;
+use rustix::fd::AsRawFd;
+
+struct Waiting {
+    heir: QuietFd,
+    /// The process that it waits for: a copy of that process's memory, made below every hook, is not its.
+    of: u32,
+}
+
+/// Null, or a box. Who changes it keeps the process from mounting meanwhile, or is its only thread.
+static WAITING: AtomicPtr<Waiting> = AtomicPtr::new(ptr::null_mut());
+
+fn own() -> u32 {
+    sys!(SYS_getpid) as u32
+}
+
+/// From now on the heir waits for this process.
+pub(crate) fn leave(heir: QuietFd) {
+    let before = WAITING.swap(Box::into_raw(Box::new(Waiting { heir, of: own() })), Ordering::AcqRel);
+    assert!(before.is_null(), "one heir waits for a process that has no session");
+}
+
+/// Whether one waits.
+pub(crate) fn is_there() -> bool {
+    !WAITING.load(Ordering::Acquire).is_null()
+}
+
+/// Its descriptor, for a program that is executed.
+pub(crate) fn number() -> Option<i32> {
+    // SAFETY: null, or a box that lives while this thread keeps the process from mounting.
+    unsafe { WAITING.load(Ordering::Acquire).as_ref() }.map(|waiting| waiting.heir.as_raw_fd())
+}
+
+/// The heir, which waits no more.
+pub(crate) fn take() -> Option<QuietFd> {
+    let waiting = WAITING.swap(ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: null, or from `Box::into_raw` and taken by this thread alone.
+    let waiting = (!waiting.is_null()).then(|| unsafe { Box::from_raw(waiting) })?;
+    (waiting.of == own()).then_some(waiting.heir)
+}
