@@ -3,11 +3,8 @@
 use crate::core::STRANGE;
 use crate::file::File;
 use nvmed_fs::posted::{Change, Outcome, WRITE_BYTES_MAX};
-use nvmed_fs::{FileType, FsError, OpenFlags};
+use nvmed_fs::{FILE_BYTES_MAX, FileType, FsError, OpenFlags};
 use nvmed_wire::{Answer, Call, DATA_BYTES_MAX, PAGES_GRANTED};
-
-/// No offset of a file is beyond this one: `off_t`.
-const OFFSET_MAX: u64 = i64::MAX as u64;
 
 impl File {
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
@@ -157,11 +154,12 @@ impl File {
         }
         self.holding.with_grant(|log, grant, progress| {
             let offset = if self.flags().has(OpenFlags::APPEND) { progress.end } else { offset? };
-            let end = offset.checked_add(from.len() as u64).filter(|end| *end <= OFFSET_MAX)?;
+            let end = offset.checked_add(from.len() as u64).filter(|end| *end <= FILE_BYTES_MAX)?;
             let write = Change::Write { offset, bytes: from };
             for _ in 0..2 {
                 let posted = match progress.new_pages(offset, end) {
-                    new if new > progress.pages => Outcome::Full,
+                    new if new > progress.pages && log.stands(grant) => Outcome::Full,
+                    new if new > progress.pages => Outcome::Over,
                     _ => log.post(grant, write),
                 };
                 match posted {

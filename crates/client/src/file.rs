@@ -250,8 +250,9 @@ impl File {
     /// As [`nvmed_fs::File::fdatasync`].
     pub fn fdatasync(&self) -> Result<(), FsError> {
         let board = &self.core().board;
+        // In this order: what of this process's is taken after the look changes the mark before.
         let is_taken = || self.core().link().posting.is_taken();
-        if self.rhythm.sync(|mark| board.is_unchanged(mark) && !board.is_dead() && is_taken()) {
+        if self.rhythm.sync(|mark| is_taken() && board.is_unchanged(mark) && !board.is_dead()) {
             return Ok(());
         }
         self.core().done(&Call::Sync { handle: self.handle()?, data_only: true })

@@ -107,7 +107,9 @@ impl Holding {
         if !link.is_open() || self.core.board.is_dead() {
             return None;
         }
-        link.posting.post(&self.granted, post)
+        let posted = link.posting.post(&self.granted, post);
+        // The holder of a dead server's logs may have read this one before: then the call says that it is gone.
+        posted.filter(|_| !self.core.board.is_dead())
     }
 
     /// Posts a change of its attributes, if it may be posted.

@@ -104,6 +104,13 @@ impl Granted {
         (packed != 0).then_some(Grant { slot, number, reach })
     }
 
+    /// This grant is over; what the file has since is not.
+    fn forget(&self, over: Grant) {
+        if self.get() == Some(over) {
+            self.set(None, 0);
+        }
+    }
+
     /// The server has answered a renewal.
     pub(crate) fn renewed(&self, grant: Option<Grant>, bytes: u64) {
         self.used.store(true, Ordering::Relaxed);
@@ -164,16 +171,21 @@ impl Posting {
         let grant = granted.get()?;
         let log = self.log.get()?.as_ref()?;
         let mut files = self.lock()?;
+        // What the open answered tells of the file no more, whatever comes of this.
+        granted.used.store(true, Ordering::Relaxed);
         let progress = &mut files[grant.slot as usize];
         if progress.number != grant.number {
+            // One that is over says nothing of the file whose grant has its slot.
+            if !log.stands(grant) {
+                granted.forget(grant);
+                return None;
+            }
             let end = granted.bytes.load(Ordering::Relaxed);
             *progress = Progress { number: grant.number, end, last: 0, pages: PAGES_GRANTED };
         }
-        // What the open answered tells of the file no more, whatever comes of this.
-        granted.used.store(true, Ordering::Relaxed);
         let posted = post(log, grant, progress);
-        if posted.is_none() && granted.get() == Some(grant) && !log.stands(grant) {
-            granted.set(None, 0);
+        if posted.is_none() && !log.stands(grant) {
+            granted.forget(grant);
         }
         posted
     }

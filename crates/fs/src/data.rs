@@ -317,6 +317,14 @@ impl File {
         }
     }
 
+    /// What programs have stored into their mappings by now is the file's: in the cache, not on the device.
+    ///
+    /// # Errors
+    /// As for a write.
+    pub fn gather(&self) -> Result<(), FsError> {
+        self.core.pages.gather_mapped(&self.inode, ByteOffset::ALL)
+    }
+
     /// One mapping fewer, made with the same `write`; with it, stores become the file's.
     ///
     /// # Errors

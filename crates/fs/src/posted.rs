@@ -3,7 +3,7 @@
 
 use crate::error::FsError;
 use crate::file::File;
-use crate::status::Time;
+use crate::status::{MODE_SETGID, Time};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nvmed_layout::{FILE_BYTES_MAX, FileType};
 use nvmed_sys::Mapping;
@@ -31,7 +31,13 @@ const HEAD_BYTES: usize = 16;
 /// The slot's, in a record; the kind is above.
 const SLOT_BITS: u32 = 8;
 const INODES: usize = 8;
-const _: () = assert!(INODES + SLOTS * 8 <= LEDGER_BYTES && NUMBERS + SLOTS * 4 <= RECORDS);
+/// What may be posted in each slot, 4 bits each: the reach, and [`KEEPS_SETGID`].
+const RIGHTS: usize = INODES + SLOTS * 8;
+const RIGHT_BITS: usize = 4;
+/// A change of the mode keeps the set-group-ID bit: the process is of the file's group.
+const KEEPS_SETGID: u64 = 4;
+const _: () =
+    assert!(RIGHTS + 8 <= LEDGER_BYTES && NUMBERS + SLOTS * 4 <= RECORDS && SLOTS * RIGHT_BITS <= 64);
 
 /// The parts of a log's word and of the ledger's: bytes, the turn, and of the log's the seal above.
 const BYTES_BITS: u32 = 20;
@@ -174,10 +180,18 @@ impl Grant {
     /// Whether it is the right to post this change.
     #[must_use]
     pub fn covers(&self, change: &Change<'_>) -> bool {
+        self.reach.covers(change)
+    }
+}
+
+impl Reach {
+    const ALL: [Self; 3] = [Self::Writes, Self::Owner, Self::Root];
+
+    fn covers(self, change: &Change<'_>) -> bool {
         match change {
             Change::Write { .. } => true,
-            Change::Times(_) | Change::Mode(_) => self.reach >= Reach::Owner,
-            Change::Owner { .. } => self.reach >= Reach::Root,
+            Change::Times(_) | Change::Mode(_) => self >= Self::Owner,
+            Change::Owner { .. } => self >= Self::Root,
         }
     }
 }
@@ -299,12 +313,16 @@ impl Log {
         self.ledger.u64(self.start + INODES + slot as usize * 8)
     }
 
-    /// A grant of the file `ino` begins.
+    /// A grant of the file `ino` begins; `keeps_setgid` if changes of its mode keep that bit.
     ///
     /// # Panics
     /// A mistake of ours: there is no such slot.
-    pub fn begin(&self, grant: Grant, ino: u64) {
-        // In this order: who finds a write in the slot finds the file.
+    pub fn begin(&self, grant: Grant, ino: u64, keeps_setgid: bool) {
+        // In this order: who finds a write in the slot finds the file, and what may be done to it.
+        let (rights, shift) = (self.ledger.u64(self.start + RIGHTS), grant.slot as usize * RIGHT_BITS);
+        let its = grant.reach as u64 | if keeps_setgid { KEEPS_SETGID } else { 0 };
+        let others = rights.load(Ordering::Relaxed) & !(((1 << RIGHT_BITS) - 1) << shift);
+        rights.store(others | its << shift, Ordering::Relaxed);
         self.inode(grant.slot).store(ino, Ordering::SeqCst);
         let number = number(&self.memory, grant.slot);
         number.expect("a grant has a slot").store(grant.number, Ordering::Release);
@@ -368,10 +386,13 @@ impl Log {
         }
     }
 
-    /// Begins anew, for another process: nothing is posted, and no grant stands.
+    /// Begins anew, for another process: nothing is posted, and no grant stands. A post of the process before, which
+    /// its end may have found stopped before the swap, finds another seal.
     pub fn clear(&self) {
-        self.memory.fill(0, NUMBERS + SLOTS * 4, 0);
+        let seal = self.memory.u64(WORD).load(Ordering::Relaxed) & !(SEAL - 1);
+        self.memory.fill(NUMBERS, SLOTS * 4, 0);
         self.ledger.fill(self.start, LEDGER_BYTES, 0);
+        self.memory.u64(WORD).store(seal.wrapping_add(SEAL), Ordering::Release);
     }
 }
 
@@ -405,12 +426,18 @@ pub struct Left {
     kind: u32,
     word: u64,
     bytes: Vec<u8>,
+    rights: u64,
 }
 
 impl Left {
     /// What it is; none for what no client of ours writes.
     pub(crate) fn change(&self) -> Option<Change<'_>> {
-        Change::of(self.kind, self.word, &self.bytes)
+        let reach = Reach::ALL.get((self.rights & (KEEPS_SETGID - 1)) as usize)?;
+        let change = Change::of(self.kind, self.word, &self.bytes).filter(|change| reach.covers(change))?;
+        Some(match change {
+            Change::Mode(mode) if self.rights & KEEPS_SETGID == 0 => Change::Mode(mode & !MODE_SETGID),
+            change => change,
+        })
     }
 }
 
@@ -432,7 +459,8 @@ pub fn left(log: &Mapping, ledger: &Mapping, start: usize) -> Vec<Left> {
         at += record_bytes(bytes.len());
         let ino = ledger.u64(start + INODES + slot as usize * 8).load(Ordering::Acquire);
         if ino != 0 {
-            left.push(Left { ino: Ino(ino), kind, word, bytes });
+            let rights = ledger.u64(start + RIGHTS).load(Ordering::Relaxed) >> (slot as usize * RIGHT_BITS);
+            left.push(Left { ino: Ino(ino), kind, word, bytes, rights });
         }
     }
     left

@@ -17,7 +17,7 @@ fn log() -> (Poster, Log, Mapping, Arc<Mapping>) {
     let (poster, seen) = (Poster::new(again()), again());
     let ledger = Arc::new(Mapping::anonymous(LEDGER_BYTES, Pages::Base).unwrap());
     let log = Log::new(memory, Arc::clone(&ledger), 0);
-    log.begin(GRANT, INO);
+    log.begin(GRANT, INO, false);
     (poster, log, seen, ledger)
 }
 
@@ -119,6 +119,7 @@ fn a_server_that_dies_between_the_two_turns_leaves_nothing_twice_and_nothing_out
 #[test]
 fn every_change_comes_as_it_was_posted() {
     let (poster, log, seen, ledger) = log();
+    log.begin(Grant { reach: Reach::Root, ..GRANT }, INO, true);
     let changes = [
         Change::Write { offset: 1 << 40, bytes: b"bytes" },
         Change::Times([Time::Now, Time::Omit]),
@@ -182,4 +183,46 @@ fn what_no_client_of_ours_writes_is_found_out() {
     post(&poster, 1);
     seen.u64(WORD).fetch_add(1 << BYTES_BITS, Ordering::SeqCst);
     assert_eq!(log.take(|_, _| panic!("of another turn")), Err(Strange));
+}
+
+#[test]
+fn what_a_dead_server_has_left_is_made_as_far_as_it_was_granted() {
+    let mode = Change::Mode(0o2755);
+    let times = Change::Times([Time::At(1), Time::At(2)]);
+    let owner = Change::Owner { uid: Some(1), gid: None };
+    let bytes = Change::Write { offset: 0, bytes: b"x" };
+    let stripped = Change::Mode(0o755);
+    for (reach, keeps_setgid, wanted) in [
+        (Reach::Writes, true, [None, None, None, Some(bytes)]),
+        (Reach::Owner, false, [Some(stripped), Some(times), None, Some(bytes)]),
+        (Reach::Owner, true, [Some(mode), Some(times), None, Some(bytes)]),
+        (Reach::Root, true, [Some(mode), Some(times), Some(owner), Some(bytes)]),
+    ] {
+        let (poster, log, seen, ledger) = log();
+        log.begin(Grant { slot: 2, ..GRANT }, INO, !keeps_setgid);
+        log.begin(Grant { reach, ..GRANT }, INO, keeps_setgid);
+        // One of ours posts only what its grant covers; this one posts everything.
+        for change in [mode, times, owner, bytes] {
+            assert_eq!(poster.post(GRANT, change), Outcome::Done);
+        }
+        let left = left(&seen, &ledger, 0);
+        let changes: Vec<_> = left.iter().map(Left::change).collect();
+        assert_eq!(changes, wanted, "{reach:?}");
+    }
+}
+
+#[test]
+fn a_post_of_the_process_before_finds_another_seal() {
+    let (poster, log, seen, _) = log();
+    for _ in 0..3 {
+        let before = seen.u64(WORD).load(Ordering::Relaxed);
+        log.clear();
+        let now = seen.u64(WORD).load(Ordering::Relaxed);
+        assert!(now != before && now & (SEAL - 1) == 0, "{before:x} {now:x}");
+    }
+    log.begin(GRANT, INO, false);
+    assert_eq!(post(&poster, 5), Outcome::Done);
+    let mut taken = Vec::new();
+    log.take(|_, change| taken.push(number(change))).unwrap();
+    assert_eq!(taken, [5]);
 }

@@ -172,7 +172,7 @@ impl Desk {
             return Err(error);
         }
         self.service.leave_shelf(&session);
-        session.set_peer(peer);
+        self.service.has_ids(&session, peer);
         Ok((ControlAnswer::Done, None))
     }
 

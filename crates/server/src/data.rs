@@ -121,7 +121,11 @@ impl Service {
         change: impl FnOnce() -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         self.end_grant(node.ino());
-        self.windows.change(node.ino(), |before| bytes.min(before)..before, change, || node.stat().size)
+        let size = || node.stat().size;
+        let changed = self.windows.change(node.ino(), |before| bytes.min(before)..before, change, size);
+        // One that began meanwhile is of the size before.
+        self.end_grant(node.ino());
+        changed
     }
 
     /// Calls on an open description that move nothing.
@@ -151,16 +155,29 @@ impl Service {
             Call::Advise { handle, advice, offset, bytes } => {
                 session.description(handle)?.advise(advice, offset, bytes)?;
             }
-            Call::Sync { handle, data_only } => sync(&*session.description(handle)?, data_only)?,
-            Call::SyncAll => session.files().sync()?,
+            Call::Sync { handle, data_only } => self.sync(&*session.description(handle)?, data_only)?,
+            Call::SyncAll => self.with_room(|| session.files().sync())?,
             Call::WriteBack { handle, offset, bytes } => {
-                session.description(handle)?.sync_range(offset, bytes)?;
+                let description = session.description(handle)?;
+                self.with_room(|| description.sync_range(offset, bytes))?;
             }
-            Call::SyncMap { handle, offset, bytes } => session.description(handle)?.msync(offset, bytes)?,
+            Call::SyncMap { handle, offset, bytes } => {
+                let description = session.description(handle)?;
+                self.with_room(|| description.msync(offset, bytes))?;
+            }
             Call::Unmap { handle, write } => self.unmap(session, handle, write)?,
             _ => return Err(FsError::NotSupported),
         }
         Ok(Answer::Done)
+    }
+
+    fn sync(&self, description: &Description, data_only: bool) -> Result<(), FsError> {
+        if description.flags().has(OpenFlags::PATH) {
+            return Err(FsError::BadDescriptor);
+        }
+        let owed = description.take_owed();
+        let synced = self.with_room(|| if data_only { description.fdatasync() } else { description.fsync() });
+        owed.map_or(synced, |errno| Err(FsError::Host(errno)))
     }
 
     fn unmap(&self, session: &Session, handle: Handle, write: bool) -> Result<(), FsError> {
@@ -172,13 +189,4 @@ impl Service {
         }
         self.end_map(&description, write)
     }
-}
-
-fn sync(description: &Description, data_only: bool) -> Result<(), FsError> {
-    if description.flags().has(OpenFlags::PATH) {
-        return Err(FsError::BadDescriptor);
-    }
-    let owed = description.take_owed();
-    let synced = if data_only { description.fdatasync() } else { description.fsync() };
-    owed.map_or(synced, |errno| Err(FsError::Host(errno)))
 }

@@ -70,12 +70,6 @@ impl Drop for Changes {
     }
 }
 
-impl Drop for Granted {
-    fn drop(&mut self) {
-        self.description.give_back_ahead();
-    }
-}
-
 impl<S> Logs<S> {
     /// Whether sessions get logs is `offered`.
     pub fn new(offered: bool) -> Self {
@@ -153,7 +147,7 @@ impl<S> Logs<S> {
 
     /// Pages that are promised to files whose changes are posted, and not used.
     pub(crate) fn pages_promised(&self) -> u64 {
-        if self.count.load(Ordering::SeqCst) == 0 {
+        if !self.are_granted() {
             return 0;
         }
         let promised = |log: &SessionLog<S>| -> u64 {
@@ -168,10 +162,16 @@ impl<S> Logs<S> {
         self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)
     }
 
+    /// Whether the changes of any file are posted.
+    #[inline]
+    pub(crate) fn are_granted(&self) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
+    }
+
     /// Where the changes of a file are posted, if they are.
     #[inline]
     pub fn place(&self, ino: u64) -> Option<(usize, u32)> {
-        if self.count.load(Ordering::SeqCst) == 0 { None } else { self.granted.lock().get(&ino).copied() }
+        if self.are_granted() { self.granted.lock().get(&ino).copied() } else { None }
     }
 
     /// All files whose changes are posted.

@@ -70,12 +70,15 @@ impl Service {
         if write {
             self.windows.stored(ino);
         }
-        description.map(write).inspect_err(|_| {
+        let mapped = description.map(write).inspect_err(|_| {
             self.maps.end(ino);
             if write {
                 self.windows.not_stored(ino);
             }
-        })
+        });
+        // One that began meanwhile; from here on none does.
+        self.end_grant(ino);
+        mapped
     }
 
     /// Ends a mapping that [`Service::begin_map`] began.
@@ -83,7 +86,10 @@ impl Service {
     /// # Errors
     /// What [`nvmed_fs::File::unmap`] answers.
     pub(crate) fn end_map(&self, description: &Description, write: bool) -> Result<(), FsError> {
-        let ended = description.unmap(write);
+        // What does not find room when the last mapping ends is lost, also room that is only promised.
+        let may_lose = write && self.logs.are_granted();
+        let gathered = if may_lose { self.with_room(|| description.gather()) } else { Ok(()) };
+        let ended = gathered.and(description.unmap(write));
         self.maps.end(description.node().ino());
         if write {
             self.windows.not_stored(description.node().ino());

@@ -37,7 +37,7 @@ impl Service {
     /// Whether a call that failed is to be tried again: there was no room, what was posted may have made some, and the
     /// call has changed nothing.
     pub(crate) fn has_made_room(&self, asker: &Asker<'_>, call: &Call<'_>, error: &FsError) -> bool {
-        if !matches!(error.errno(), Errno::NOSPC | Errno::DQUOT) {
+        if !is_no_room(error) {
             return false;
         }
         let unchanged = match *call {
@@ -59,10 +59,33 @@ impl Service {
             _ => false,
         };
         if unchanged {
-            self.take_all_posts();
-            self.end_grants();
+            self.make_room();
         }
         // Also when there was nothing: another thread may just have taken what was posted.
         unchanged
     }
+
+    /// Gives back what is only promised, or held by nobody who needs it.
+    fn make_room(&self) {
+        self.take_all_posts();
+        self.end_grants();
+    }
+
+    /// Does what can be done twice, and once more if there was no room that is only promised. What is stored in a
+    /// mapping gets its blocks here.
+    ///
+    /// # Errors
+    /// Those of `act`.
+    pub(crate) fn with_room<T>(&self, act: impl Fn() -> Result<T, FsError>) -> Result<T, FsError> {
+        let done = act();
+        if done.as_ref().is_err_and(is_no_room) {
+            self.make_room();
+            return act();
+        }
+        done
+    }
+}
+
+fn is_no_room(error: &FsError) -> bool {
+    matches!(error.errno(), Errno::NOSPC | Errno::DQUOT)
 }

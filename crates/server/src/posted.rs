@@ -3,11 +3,12 @@
 use crate::answer::Asker;
 use crate::description::Description;
 use crate::logs::{Changes, Granted, LogDesk, PAGES_PROMISED, SessionLog};
+use crate::peer::Peer;
 use crate::service::Service;
 use crate::session::Session;
 use crate::statistics::{Done, POSTED_CHANGE, POSTED_WRITE};
 use nvmed_fs::posted::{Change, Grant, Reach, SLOTS, Strange};
-use nvmed_fs::{FsError, Object, OpenFlags};
+use nvmed_fs::{Credentials, FsError, Object, OpenFlags, Stat};
 use nvmed_sys::sync::Arc;
 use nvmed_wire::Answer;
 use rustix::fd::OwnedFd;
@@ -133,11 +134,16 @@ impl Service {
             return None;
         }
         let log = self.logs.get(number)?;
-        let ino = description.node().ino();
+        let (ino, who) = (description.node().ino(), asker.who());
         // In this order: no shelf answers for it from here on, and who has opened it so is known to the server.
         let changes = Changes::begin(self.board.versions(), ino);
         let _going = self.take_back(ino);
         let mut desk = log.desk.lock();
+        // The session may have ended, or its process have other ids by now.
+        let is_its = desk.session.as_ref().is_some_and(|its| std::ptr::eq(&raw const **its, asker.session));
+        if !is_its || !std::ptr::eq(&raw const *asker.session.peer(), asker.peer) {
+            return None;
+        }
         let slot = desk.grants.iter().position(Option::is_none)?;
         if !self.logs.enter(ino, (number, slot as u32)) {
             return None;
@@ -148,9 +154,9 @@ impl Service {
             self.logs.leave(ino);
             return None;
         }
-        let grant =
-            Grant { slot: slot as u32, number: self.logs.new_grant(), reach: reach(asker, description) };
-        log.log.begin(grant, ino);
+        let stat = description.stat();
+        let grant = Grant { slot: slot as u32, number: self.logs.new_grant(), reach: reach(&who, &stat) };
+        log.log.begin(grant, ino, who.is_root() || who.in_group(stat.gid));
         desk.grants[slot] = Some(Granted { grant, description: Arc::clone(description), changes });
         Some(grant)
     }
@@ -165,6 +171,10 @@ impl Service {
         let (number, ino) = (*asker.session.log.get()?, description.node().ino());
         let place = self.logs.place(ino).filter(|(log, _)| *log == number);
         let Some((_, slot)) = place else {
+            // It may have a window, or a mapping: what is posted is not in them.
+            if description.flags().reads() {
+                return None;
+            }
             // Whoever had it open may have closed it since.
             self.take_all_posts();
             return self.grant(asker, description);
@@ -172,13 +182,13 @@ impl Service {
         let stands = {
             let desk = self.logs.get(number)?.desk.lock();
             let granted = desk.grants[slot as usize].as_ref();
-            granted.filter(|one| Arc::ptr_eq(&one.description, description)).map(|one| one.grant)
+            let granted = granted.filter(|one| Arc::ptr_eq(&one.description, description));
+            granted.filter(|_| description.promise_ahead(PAGES_PROMISED).is_ok()).map(|one| one.grant)
         };
-        if stands.is_some() && description.promise_ahead(PAGES_PROMISED).is_ok() {
-            return stands;
+        if stands.is_none() {
+            self.end_grant(ino);
         }
-        self.end_grant(ino);
-        None
+        stands
     }
 
     /// The writes of a file are posted no more, if they were, and those that were are made.
@@ -201,9 +211,11 @@ impl Service {
         log.log.seal(slot);
         log.take(self, desk);
         log.log.forget(slot);
-        let ended = desk.grants[slot as usize].take();
+        let ended = desk.grants[slot as usize].take()?;
+        // In this order: what the next grant of the file is promised is its own.
+        ended.description.give_back_ahead();
         self.logs.leave(ino);
-        ended
+        Some(ended)
     }
 
     /// Ends all grants: what was promised to them is wanted by others.
@@ -220,19 +232,31 @@ impl Service {
         if !desk.session.as_ref().is_some_and(|its| std::ptr::eq(&raw const **its, session)) {
             return;
         }
-        let ended: Vec<_> =
-            (0..SLOTS as u32).filter_map(|slot| self.end_slot(log, &mut desk, slot)).collect();
+        let ended = self.end_slots(log, &mut desk);
         let its = desk.session.take();
         drop(desk);
         drop((ended, its));
         self.logs.give_number(number);
     }
+
+    fn end_slots(&self, log: &SessionLog<Session>, desk: &mut LogDesk<Session>) -> Vec<Granted> {
+        (0..SLOTS as u32).filter_map(|slot| self.end_slot(log, desk, slot)).collect()
+    }
+
+    /// The process of a session has other ids: what it posted before is made as who it was, and is granted anew.
+    pub(crate) fn has_ids(&self, session: &Session, peer: Peer) {
+        let Some(log) = self.log_of(session) else { return session.set_peer(peer) };
+        let mut desk = log.desk.lock();
+        let ended = self.end_slots(log, &mut desk);
+        session.set_peer(peer);
+        drop(desk);
+        drop(ended);
+    }
 }
 
 /// Which changes of its file the opener of a description may make in any case.
-fn reach(asker: &Asker<'_>, description: &Description) -> Reach {
-    let who = asker.who();
-    match (who.is_root(), who.uid == description.stat().uid) {
+fn reach(who: &Credentials<'_>, stat: &Stat) -> Reach {
+    match (who.is_root(), who.uid == stat.uid) {
         (true, _) => Reach::Root,
         (false, true) => Reach::Owner,
         (false, false) => Reach::Writes,

@@ -293,8 +293,13 @@ impl Service {
     pub(crate) fn hold_and_grant(&self, asker: &Asker<'_>, file: Arc<File>) -> Result<Answer, FsError> {
         let description = Description::new(self.handle(), file, Arc::clone(&self.board));
         let mut held = self.hold_description(asker.session, &description)?;
-        if let Answer::Held { grant, .. } = &mut held {
+        if let Answer::Held { grant, stat, .. } = &mut held {
             *grant = self.grant(asker, &description);
+            // Who has closed it just before may have written since: what is posted would begin at another end.
+            if grant.is_some() && description.stat().size != stat.size {
+                self.end_grant(stat.ino);
+                *grant = None;
+            }
         }
         Ok(held)
     }

@@ -215,6 +215,40 @@ os.wait()'",
     assert_eq!(said, [root, nobody, nobody, nobody, nobody, root].concat());
 }
 
+/// What a process changes without a call before its ids change is done as who it was, and later changes are not.
+#[test]
+fn changes_before_other_ids_are_made_with_those_before() {
+    let Some(scratch) = scratch(&["python3"]) else { return };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root changes ids");
+        return;
+    }
+    let script = "
+import os
+os.chdir('store')
+for number in range(30):
+    fd = os.open(f'f{number}', os.O_CREAT | os.O_WRONLY)
+    for _ in range(8):
+        os.write(fd, b'x')
+    os.fchown(fd, 1000, 1001)
+    os.fchmod(fd, 0o640)
+    os.seteuid(1002)
+    try:
+        os.fchown(fd, 5, 5)
+        raise SystemExit('a file was given away by who is not root')
+    except PermissionError:
+        pass
+    os.write(fd, b'y')
+    os.seteuid(0)
+    os.fsync(fd)
+    status = os.stat(f'f{number}')
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777, status.st_size) == (1000, 1001, 0o640, 9)
+    os.close(fd)
+print('done')
+";
+    assert_eq!(silent(on_shared(&scratch, ["python3", "-c", script])), "done\n");
+}
+
 /// Programs, scripts and libraries that lie on the device, in several processes.
 #[test]
 fn programs_run_from_the_mount() {

@@ -226,6 +226,61 @@ fn what_is_promised_ahead_is_not_told_as_used() {
 }
 
 #[test]
+fn a_grant_that_is_over_says_nothing_of_the_next_one_in_its_slot() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    settle(&session);
+    let first = open(session.files(), "first", WRITE);
+    first.write(b"a").unwrap();
+    // The grant is over, and the client has not heard of it.
+    drop(open(other.files(), "first", OpenFlags::READ));
+    let second = open(session.files(), "second", APPEND);
+    (0..50).for_each(|_| _ = second.write(&[1; 100]).unwrap());
+    first.write(b"b").unwrap();
+    second.write(&[2; 100]).unwrap();
+    assert_eq!((second.position().unwrap(), size(other.files(), "second")), (5100, 5100));
+    assert_eq!(whole(other.files(), "first"), b"ab");
+}
+
+#[test]
+fn no_file_reaches_farther_by_a_post_than_by_a_call() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    settle(&session);
+    let file = open(session.files(), "far", WRITE);
+    file.write(b"near").unwrap();
+    for offset in [nvmed_fs::FILE_BYTES_MAX - 3, 1 << 60, i64::MAX as u64 - 4] {
+        assert_eq!(errno(file.pwrite(b"far.", offset)), Errno::FBIG, "{offset}");
+    }
+    file.write(b"er").unwrap();
+    assert_eq!(whole(other.files(), "far"), b"nearer");
+}
+
+#[test]
+fn stores_find_the_room_that_is_only_promised() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    settle(&session);
+    let files = other.files();
+    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+    let mapped = files.open(&files.root(), b"mapped", flags, 0o644).unwrap();
+    mapped.truncate(100 * PAGE as u64).unwrap();
+    let filler = open(files, "filler", WRITE);
+    while filler.write(&[1; 16 * PAGE]).is_ok() {}
+    filler.truncate(filler.stat().unwrap().size - 160 * PAGE as u64).unwrap();
+    files.sync().unwrap();
+    // They take what is left, and write nothing.
+    let _idle: Vec<_> = (0..2).map(|number| open(session.files(), &format!("idle{number}"), WRITE)).collect();
+    let memory = mapped.map(true).unwrap();
+    for page in 0..100 {
+        rustix::io::pwrite(&*memory.fd, &[page + 1; PAGE], u64::from(page) * PAGE as u64).unwrap();
+    }
+    mapped.unmap(true).unwrap();
+    let bytes = whole(files, "mapped");
+    assert!(bytes.chunks(PAGE).enumerate().all(|(page, bytes)| bytes == [page as u8 + 1; PAGE]));
+}
+
+#[test]
 fn descriptions_that_others_have_are_written_by_calls() {
     let shared = serve();
     let (session, other) = (shared.session(), shared.session());
