@@ -66,6 +66,11 @@ impl Holding {
         Some(Self { core, handle, posted, ino, kind, known, granted: Granted::default(), told })
     }
 
+    /// Whether it was opened by a post, and the server knows it by nothing yet.
+    pub(crate) fn is_posted(&self) -> bool {
+        self.posted.is_some() && self.handle.get().is_none()
+    }
+
     /// By what the server knows it, from now on.
     ///
     /// # Errors

@@ -187,6 +187,13 @@ impl FileSystem {
         reaped.and(settled)
     }
 
+    /// A held file was read, without a call of this file system: renews its access time as relatime does.
+    pub fn accessed(&self, node: &Node) {
+        if !self.view.is_read_only() {
+            self.core.meta.accessed(&node.inode);
+        }
+    }
+
     /// Status of the file system; through a view of a tree that is bounded, of the tree.
     #[must_use]
     pub fn statfs(&self) -> StatFs {

@@ -94,6 +94,7 @@ impl Service {
                 self.close(asker.session, handle, last, record_locks)
             }
             Call::Claim { slot, ino, flags } => self.claim(asker, (slot, ino), flags),
+            Call::Accessed { ino } => self.accessed(asker, ino),
             Call::Stat(object) => self.stat(asker, object),
             Call::StatFs => Ok(Answer::FileSystem(self.statfs(asker))),
             Call::PathOf(handle) => Ok(Answer::Data(put(data, &files.path_of(&asker.node(handle)?)?))),
@@ -323,6 +324,7 @@ fn changes_names(call: &Call<'_>) -> bool {
         Call::Ping
         | Call::Lookup(_)
         | Call::Claim { .. }
+        | Call::Accessed { .. }
         | Call::Close { .. }
         | Call::Stat(_)
         | Call::StatFs

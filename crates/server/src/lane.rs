@@ -190,6 +190,7 @@ pub(crate) fn serve(
         let _ = service.mount.guarded(|| service.take_posted_writes_of(session));
         // What it may not say is found out with its next call.
         let _ = service.take_posts(session, lane);
+        service.mount.guarded(|| service.bring_one(session)).unwrap_or(false)
     };
     while lane.next(request, &mut meanwhile)? {
         let Request { message, data } = request;

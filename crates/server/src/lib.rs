@@ -37,6 +37,7 @@ mod statistics;
 mod token;
 #[cfg(test)]
 mod toy_tests;
+mod walk;
 mod window;
 
 pub use answer::data_bytes;

@@ -8,7 +8,7 @@ use crate::hold::{Hold, Holds, Thing};
 use crate::owner::Owner;
 use crate::peer::Peer;
 use crate::share::{Resource, Share, User};
-use crate::shelf::{ClassShelf, Note};
+use crate::shelf::{Brings, ClassShelf, Note};
 use crate::statistics::Counts;
 use nvmed_fs::{FileSystem, FsError, Node};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
@@ -43,6 +43,8 @@ pub struct Session {
     pub(crate) last_heir: Mutex<Weak<Session>>,
     /// Of an heir that was adopted: descriptor numbers that its process was not told of yet, the next one last.
     pub(crate) untold: Mutex<Vec<(i32, Handle)>>,
+    /// What its last step through a directory brings, while nobody calls.
+    pub(crate) brings: Mutex<Option<Brings>>,
     pub(crate) counts: Counts,
     /// Locked while it is ended: a thread that finds it dead waits until its locks are gone.
     pub(crate) ending: Mutex<()>,
@@ -76,6 +78,7 @@ impl Session {
             inheritance: Mutex::default(),
             last_heir: Mutex::default(),
             untold: Mutex::default(),
+            brings: Mutex::default(),
             counts: Counts::default(),
             ending: Mutex::default(),
             connection: OnceLock::new(),

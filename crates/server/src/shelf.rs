@@ -2,17 +2,16 @@
 
 use crate::description::Description;
 use crate::peer::Peer;
+use crate::walk::Walk;
 use nvmed_fs::versions::Version;
 use nvmed_fs::{Follow, FsError, Kept, Node};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_wire::{Board, ServerLane, Shelf, ShelfPages};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 /// Classes that have a shelf: each pins some 16,000 inodes at most, of 600 bytes.
 const CLASSES_MAX: usize = 8;
-/// Directories of which it is known that a call has asked there: more than there are threads that ask at a time.
-const ASKED_MAX: usize = 8;
 
 /// What decides an answer, of what differs within a run.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -61,20 +60,15 @@ pub(crate) struct State {
     pub shelf: Shelf,
     /// The files that may be opened by a post.
     pub kept: HashMap<u64, Kept>,
-    /// Versions of directories whose names calls have asked for lately.
-    asked: VecDeque<Version>,
+    /// Of calls that ask what a name stands for, and of those that open files to read them.
+    looks: Walk,
+    opens: Walk,
 }
 
 impl State {
-    /// A call has asked for a name in the directory that has this version; whether another one has lately, and no name
-    /// has changed there since.
-    pub(crate) fn is_asked_again(&mut self, directory: Version) -> bool {
-        if self.asked.contains(&directory) {
-            return true;
-        }
-        self.asked.truncate(ASKED_MAX - 1);
-        self.asked.push_front(directory);
-        false
+    /// The walk of calls that open, or of those that only look.
+    pub(crate) fn walk(&mut self, opens: bool) -> &mut Walk {
+        if opens { &mut self.opens } else { &mut self.looks }
     }
 }
 
@@ -87,6 +81,18 @@ impl ClassShelf {
     pub fn is_of(&self, peer: &Peer) -> bool {
         self.class == Class::of(peer)
     }
+}
+
+/// What follows where a process is that goes through a directory, and is not on the shelf yet.
+pub(crate) struct Brings {
+    pub shelf: Arc<ClassShelf>,
+    pub directory: Node,
+    /// The directory's version, with all its names.
+    pub listed: Version,
+    pub follow: Follow,
+    pub names: std::vec::IntoIter<Vec<u8>>,
+    /// Files, to be opened and read; else only what the names stand for.
+    pub opens: bool,
 }
 
 /// A posted open that the server has taken over: a description that waits to be claimed.
@@ -163,7 +169,8 @@ impl Shelves {
         }
         let same_ids = class.real == (class.uid, class.gid);
         let shelf = Shelf::new(board, self.pages_max, device, (renews_atime, same_ids))?;
-        let state = Mutex::new(State { shelf, kept: HashMap::new(), asked: VecDeque::new() });
+        let state =
+            Mutex::new(State { shelf, kept: HashMap::new(), looks: Walk::default(), opens: Walk::default() });
         let shelf = Arc::new(ClassShelf { class: class.clone(), state });
         classes.insert(class, Arc::clone(&shelf));
         Ok(shelf)

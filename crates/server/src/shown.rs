@@ -22,6 +22,14 @@ const READS: u32 = 4;
 const EXECUTES: u32 = 1;
 const PAGE: u64 = 4096;
 
+/// What can be done without a call with what is put on a shelf.
+pub(crate) enum Offer {
+    /// Its status is told.
+    Status,
+    /// It may also be opened, and these bytes read, which are the file's at this count.
+    Open(Option<(Vec<u8>, Version)>),
+}
+
 impl Service {
     /// The shelf of a session's class, from now on the session's, and its memory.
     ///
@@ -46,11 +54,10 @@ impl Service {
         };
         let mut trail = Trail::default();
         let found = asker.session.files().trace(at, path, follow, &asker.who(), &mut trail);
-        self.show(asker, &shelf, question, (&found, &trail), false);
-        if let Some((directory, name)) = self.show_parts(asker, &shelf, question)
-            && trail.listed().is_some_and(|listed| shelf.lock().is_asked_again(listed))
-        {
-            self.show_following(asker, &shelf, &Question { at: &directory, path: name, follow });
+        self.show(asker, &shelf, question, (&found, &trail), &Offer::Status);
+        if let Some((directory, name)) = self.show_parts(asker, &shelf, question) {
+            let last = Question { at: &directory, path: name, follow };
+            self.show_what_follows(asker, &shelf, &last, trail.listed(), false);
         }
         found
     }
@@ -77,24 +84,35 @@ impl Service {
         let Question { at, path, follow } = *question;
         let found = asker.session.files().trace(at, path, follow, &asker.who(), &mut trail);
         if found.as_ref().ok() == opened.as_ref() {
-            self.show(asker, &shelf, question, (&found, &trail), true);
-            self.show_parts(asker, &shelf, question);
+            let bytes = found.as_ref().ok().and_then(|node| self.whole(asker, &shelf, node));
+            self.show(asker, &shelf, question, (&found, &trail), &Offer::Open(bytes));
+            if let Some((directory, name)) = self.show_parts(asker, &shelf, question)
+                && opened.is_some_and(|node| node.kind() == FileType::File)
+            {
+                let last = Question { at: &directory, path: name, follow };
+                self.show_what_follows(asker, &shelf, &last, trail.listed(), true);
+            }
         }
     }
 
-    /// Puts what was found at a path on a shelf; `keep` as in [`Service::put_card`].
+    /// Puts what was found at a path on a shelf.
     pub(crate) fn show(
         &self,
         asker: &Asker<'_>,
         shelf: &Arc<ClassShelf>,
         question: &Question<'_>,
         (found, trail): (&Result<Node, FsError>, &Trail),
-        keep: bool,
+        offer: &Offer,
     ) {
         if let Ok(node) = found
             && trail.versions().is_some()
         {
-            self.put_card(asker, shelf, node, keep, None);
+            let (keep, bytes) = match offer {
+                Offer::Status => (false, None),
+                Offer::Open(bytes) => (true, bytes.as_ref()),
+            };
+            let bytes = bytes.map(|(bytes, version)| CardBytes::whole(bytes, *version));
+            self.put_card(asker, shelf, node, keep, bytes);
         }
         put_name(shelf, question, found, trail);
     }
@@ -323,6 +341,19 @@ impl Service {
         }
         // It was taken back meanwhile.
         self.claim_noted(asker, (slot, ino), flags)?.ok_or(FsError::BadDescriptor)
+    }
+
+    /// The caller reads a file from its shelf whose access time relatime wants to renew.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`] for one that its class may not open without a call.
+    pub(crate) fn accessed(&self, asker: &Asker<'_>, ino: u64) -> Result<Answer, FsError> {
+        let shelf = shelf_of(asker).ok_or(FsError::BadDescriptor)?;
+        let node = shelf.lock().kept.get(&ino).map(|kept| kept.node().clone());
+        let node = node.ok_or(FsError::BadDescriptor)?;
+        asker.session.files().accessed(&node);
+        self.put_card(asker, &shelf, &node, false, None);
+        Ok(Answer::Done)
     }
 
     fn claim_noted(

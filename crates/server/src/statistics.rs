@@ -14,7 +14,7 @@ const LATENCY_GROUPS: usize = 32;
 
 /// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, writes that come with their sync,
 /// and those that were posted.
-pub const KINDS: [&str; 39] = [
+pub const KINDS: [&str; 40] = [
     "ping",
     "lookup",
     "open",
@@ -54,6 +54,7 @@ pub const KINDS: [&str; 39] = [
     "write_posted",
     "renew",
     "change_posted",
+    "accessed",
 ];
 
 /// The kind of a write that was posted: a call that nobody waited for.
@@ -101,6 +102,7 @@ pub(crate) fn kind(call: &Call<'_>) -> usize {
         Call::LockTest { .. } => 32,
         Call::Claim { .. } => 35,
         Call::Renew { .. } => 37,
+        Call::Accessed { .. } => 39,
     }
 }
 

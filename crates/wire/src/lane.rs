@@ -341,14 +341,19 @@ impl ServerLane {
     }
 
     /// Waits for the next call and copies it into `request`; false once the lane is closed. Some 2 µs apart while it
-    /// looks, and before it sleeps, it does what `meanwhile` does.
+    /// looks, and before it sleeps, it does what `meanwhile` does, a little at a time: it does not sleep as long as
+    /// that answers that there is more.
     ///
     /// # Errors
     /// [`LaneError::State`] and [`LaneError::Bytes`] for what a client of ours does not write: the session is to end.
     ///
     /// # Panics
     /// A mistake of the caller's: it has not answered the call before.
-    pub fn next(&self, request: &mut Request, meanwhile: &mut dyn FnMut()) -> Result<bool, LaneError> {
+    pub fn next(
+        &self,
+        request: &mut Request,
+        meanwhile: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, LaneError> {
         let mut wait = self.patience.begin();
         loop {
             if self.closed.load(Ordering::Acquire) {
@@ -370,8 +375,9 @@ impl ServerLane {
                     state => return Err(LaneError::State(state)),
                 }
             }
-            meanwhile();
-            if looking {
+            if meanwhile() {
+                wait = self.patience.begin();
+            } else if looking {
                 wait.offer();
             } else {
                 wait.park();
@@ -470,7 +476,7 @@ mod tests {
     #[should_panic(expected = "an answer goes into a lane without a call")]
     fn a_call_that_is_answered_twice_is_our_mistake() {
         let lane = called();
-        assert!(lane.next(&mut Request::default(), &mut || {}).unwrap());
+        assert!(lane.next(&mut Request::default(), &mut || false).unwrap());
         lane.answer(&Answer::Done, &[]).unwrap();
         let _ = lane.answer(&Answer::Done, &[]);
     }
@@ -479,8 +485,8 @@ mod tests {
     #[should_panic(expected = "a call is taken from a lane whose last one was not answered")]
     fn a_call_that_is_never_answered_is_our_mistake() {
         let lane = called();
-        assert!(lane.next(&mut Request::default(), &mut || {}).unwrap());
+        assert!(lane.next(&mut Request::default(), &mut || false).unwrap());
         lane.lane.turn(CALL, SERVER_PARKED);
-        let _ = lane.next(&mut Request::default(), &mut || {});
+        let _ = lane.next(&mut Request::default(), &mut || false);
     }
 }

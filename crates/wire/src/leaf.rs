@@ -1,6 +1,7 @@
 //! Leaves: the pages of a shelf, and which of them are a card's.
 
 use crate::shelf::{FILE_PAGES, LEAF_NUMBERS, LEAVES, PAGE, card};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_fs::versions::Version;
 use nvmed_sys::Mapping;
@@ -33,17 +34,21 @@ pub trait ShelfPages {
     fn take(&self) -> bool;
 }
 
+/// Leaves whose memory is made present together: one by one each takes as long as the copy of a small file.
+const PRESENT_AT_ONCE: u32 = 32;
+
 /// Leaves that are no card's.
 #[derive(Debug)]
 pub(crate) struct Pool {
     max: u32,
     free: Vec<u32>,
     used: u32,
+    present: u32,
 }
 
 impl Pool {
     pub(crate) fn new(max: u32) -> Self {
-        Self { max, free: Vec::new(), used: 0 }
+        Self { max, free: Vec::new(), used: 0, present: 0 }
     }
 
     /// One that no card has; a reader that still copies from it finds another `seq` on the card that had it.
@@ -55,6 +60,15 @@ impl Pool {
         is_more.then(|| {
             self.used += 1;
             self.used - 1
+        })
+    }
+
+    /// Leaves whose memory is to be made present now, because the first of them is used.
+    pub(crate) fn not_present(&mut self) -> Option<Range<u32>> {
+        (self.used > self.present).then(|| {
+            let first = self.present;
+            self.present = (first + PRESENT_AT_ONCE).min(self.max);
+            first..self.present
         })
     }
 

@@ -413,7 +413,7 @@ impl Shelf {
     }
 
     fn free_leaf(&mut self, more: &impl ShelfPages) -> Option<u32> {
-        if let Some(leaf) = self.pool.take(more) {
+        if let Some(leaf) = self.take_leaf(more) {
             return Some(leaf);
         }
         // The bytes of a card that chance names give way: so a scan larger than the shelf finds some again.
@@ -423,7 +423,15 @@ impl Shelf {
             self.places.get(&there).is_some_and(|place| place.leaves.has_any()).then_some(there)
         })?;
         self.drop_bytes(victim);
-        self.pool.take(more)
+        self.take_leaf(more)
+    }
+
+    fn take_leaf(&mut self, more: &impl ShelfPages) -> Option<u32> {
+        let leaf = self.pool.take(more);
+        if let Some(leaves) = self.pool.not_present() {
+            self.memory.populate(leaf::start_of(leaves.start), leaves.len() * PAGE);
+        }
+        leaf
     }
 
     fn drop_bytes(&mut self, ino: u64) {

@@ -245,6 +245,13 @@ impl ShelfView {
         (self.is_same(look) && board.has_bytes(bytes_version) && board.has_version(version)).then_some(len)
     }
 
+    /// Whether a file's bytes are here, and who reads them renews the access time first.
+    #[must_use]
+    pub fn renews_first(&self, ino: u64, board: &BoardView) -> bool {
+        let Some(look) = self.card_of(ino) else { return false };
+        self.renews(look) && self.bytes_version(look).is_some_and(|version| board.has_bytes(version))
+    }
+
     /// All that is read of a directory or of a symbolic link ([`crate::CardBytes`]); none when that takes a call.
     #[must_use]
     pub fn read_whole(&self, ino: u64, board: &BoardView) -> Option<Vec<u8>> {
@@ -265,12 +272,17 @@ impl ShelfView {
 
     /// The inode's version, unless who reads it renews the access time.
     fn version_to_read(&self, look: Look) -> Option<Version> {
-        let status = |number: usize| self.word(look.at + card::STATUS + 8 * number) as i64;
-        let (atime, mtime, ctime) = (status(6), status(7), status(8));
-        if self.renews_atime && (atime <= mtime || atime <= ctime) {
+        if self.renews(look) {
             return None;
         }
         Version::new(self.word(look.at + card::VERSION))
+    }
+
+    /// Whether who reads it renews the access time, as relatime has it.
+    fn renews(&self, look: Look) -> bool {
+        let status = |number: usize| self.word(look.at + card::STATUS + 8 * number) as i64;
+        let (atime, mtime, ctime) = (status(6), status(7), status(8));
+        self.renews_atime && (atime <= mtime || atime <= ctime)
     }
 
     /// Copies bytes of a card from an offset on, of `size` in all, which has so many.

@@ -17,7 +17,7 @@ fn pair() -> (Arc<Board>, Arc<ServerLane>, ClientLane, BoardView) {
 /// Answers reads with `bytes` bytes of the offset's lowest, and writes with their sum.
 fn serve(server: &ServerLane) -> Result<(), LaneError> {
     let mut request = Request::default();
-    while server.next(&mut request, &mut || {})? {
+    while server.next(&mut request, &mut || false)? {
         match request.message.call()? {
             Call::Read { offset, bytes, .. } => {
                 let room = request.data.room(bytes as usize);
@@ -127,7 +127,7 @@ fn a_client_that_writes_what_it_likes_ends_only_its_own_lane() {
         memory.u32(4).store(message, Ordering::Relaxed);
         memory.u32(8).store(data, Ordering::Relaxed);
         memory.u32(0).store(state, Ordering::Release);
-        assert!(server.next(&mut Request::default(), &mut || {}).is_err(), "{state} {message} {data}");
+        assert!(server.next(&mut Request::default(), &mut || false).is_err(), "{state} {message} {data}");
     }
 }
 
@@ -142,7 +142,7 @@ fn random_messages_are_calls_or_errors() {
         memory.write(64, &bytes);
         memory.u32(4).store(bytes.len() as u32, Ordering::Relaxed);
         memory.u32(0).store(1, Ordering::Release);
-        prop_assert_eq!(server.next(&mut request.borrow_mut(), &mut || {}), Ok(true));
+        prop_assert_eq!(server.next(&mut request.borrow_mut(), &mut || false), Ok(true));
         let _ = request.borrow().message.call();
         server.answer(&Answer::Failed(22), &[]).unwrap();
     });
