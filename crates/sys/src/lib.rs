@@ -6,16 +6,23 @@
 //! caller's mistake panics before it happens. Source: rust-vmm's `VolatileSlice` for the idea.
 #![deny(unsafe_code)]
 
+#[cfg_attr(feature = "model", path = "model/access.rs")]
+#[allow(unsafe_code, reason = "raw memory lives here and in `mapping`")]
+mod access;
+pub mod atomic;
 mod clock;
 mod descriptor;
 #[allow(unsafe_code, reason = "copies to and from addresses that a program names")]
+#[cfg_attr(feature = "model", allow(dead_code, reason = "in a model nothing is copied from a program"))]
 pub mod door;
 #[allow(unsafe_code, reason = "a lock is a cell that one thread at a time reaches")]
 mod fork;
 #[allow(unsafe_code, reason = "a signal handler that maps memory")]
 mod guard;
-#[allow(unsafe_code, reason = "raw memory lives here and nowhere else")]
+#[allow(unsafe_code, reason = "raw memory lives here and in `access`")]
 mod mapping;
+#[cfg(feature = "model")]
+pub mod model;
 mod nursery;
 #[allow(unsafe_code, reason = "a socket option that is a libc call on raw memory")]
 mod peer;

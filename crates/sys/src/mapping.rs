@@ -1,11 +1,11 @@
 //! A range of memory mapped from the kernel, shared with whoever else has it.
 
+use crate::QuietFd;
 use crate::guard::Guard;
 use crate::sync::{Mutex, OnceLock};
-use crate::{QuietFd, door};
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -36,6 +36,9 @@ pub struct Mapping {
     fork_forbidden: AtomicBool,
     /// Whoever has the file may cut it short.
     guard: Option<Guard>,
+    /// What stands for its bytes in a model.
+    #[cfg(feature = "model")]
+    pub(crate) words: Option<crate::model::Words>,
 }
 
 /// The file behind a mapping.
@@ -74,7 +77,7 @@ impl Mapping {
                     MapFlags::PRIVATE | MapFlags::NORESERVE,
                 )?
             };
-            let mapping = Self::adopt(base, len, true);
+            let mapping = Self::adopt(base, len, None);
             // SAFETY: the range was mapped just above and is ours alone; the advice changes no bytes.
             // A kernel without huge pages refuses it, which is what was asked for anyway.
             let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxNoHugepage) };
@@ -104,7 +107,7 @@ impl Mapping {
         // SAFETY: `[base, base + len)` is ours; the advice changes no bytes. A refusal (no THP in
         // this kernel) leaves base pages, which are only slower.
         let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
-        Ok(Self::adopt(base, len, true))
+        Ok(Self::adopt(base, len, None))
     }
 
     /// Zeroed memory of `len` bytes, rounded up to whole pages, that another process can be given: see
@@ -203,7 +206,7 @@ impl Mapping {
             // SAFETY: the range was mapped just above; the advice changes no bytes.
             let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
         }
-        Ok(Self::adopt(base, len, false))
+        Ok(Self::adopt(base, len, Some((fd, offset))))
     }
 
     /// As [`Mapping::shared`], for who only reads: a store to it is a `SIGSEGV`.
@@ -214,7 +217,7 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a null hint; the mapping touches no existing memory.
         let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, ProtFlags::READ, flags, fd, offset)? };
-        Ok(Self::adopt(base, len, false))
+        Ok(Self::adopt(base, len, Some((fd, offset))))
     }
 
     /// Puts zeroes that nobody else sees in the place of what was mapped to be read; the kernel does that in one step
@@ -248,11 +251,13 @@ impl Mapping {
         self.guard.as_ref().is_some_and(Guard::is_cut)
     }
 
-    fn adopt(base: *mut c_void, len: usize, private: bool) -> Self {
+    fn adopt(base: *mut c_void, len: usize, file: Option<(BorrowedFd<'_>, u64)>) -> Self {
         Self {
             base: NonNull::new(base.cast()).expect("mmap never answers null on success"),
             len,
-            private,
+            private: file.is_none(),
+            #[cfg(feature = "model")]
+            words: crate::model::Words::of(file),
             backing: OnceLock::new(),
             fork_forbidden: AtomicBool::new(false),
             guard: None,
@@ -278,117 +283,11 @@ impl Mapping {
     }
 
     #[inline]
-    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+    pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(inside, "{len} bytes at {offset} of a mapping of {} bytes", self.len);
         // SAFETY: `offset + len <= self.len`, and one mapping is one allocation.
         unsafe { self.base.as_ptr().add(offset) }
-    }
-
-    /// Copies `dst.len()` bytes from `offset` out of the mapping.
-    ///
-    /// # Panics
-    /// When the range is not inside the mapping.
-    #[inline]
-    pub fn read(&self, offset: usize, dst: &mut [u8]) {
-        let src = self.at(offset, dst.len());
-        // SAFETY: `src` is valid for `dst.len()` bytes by `at`; `dst` is a unique reference, so it
-        // cannot overlap a mapping to which no reference exists; u8 has no alignment. A concurrent
-        // writer can tear the copied bytes, which callers detect by a sequence number or a checksum.
-        unsafe { ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len()) }
-    }
-
-    /// Copies `src` into the mapping at `offset`.
-    ///
-    /// # Panics
-    /// When the range is not inside the mapping.
-    #[inline]
-    pub fn write(&self, offset: usize, src: &[u8]) {
-        let dst = self.at(offset, src.len());
-        // SAFETY: as for `read`, with the roles exchanged.
-        unsafe { ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) }
-    }
-
-    /// As [`Mapping::read`], into a buffer that may be a program's: what of it is not there is told by [`door::lost`].
-    /// Until that is asked nothing is given behind the hole, where what is not the program's buffer lies.
-    ///
-    /// # Panics
-    /// As [`Mapping::read`].
-    #[inline]
-    pub fn give(&self, offset: usize, dst: &mut [u8]) {
-        if !door::is_usual() {
-            return self.give_with_care(offset, dst);
-        }
-        let src = self.at(offset, dst.len());
-        // SAFETY: as for `read`.
-        let left = unsafe { door::transfer(dst.as_mut_ptr(), src, dst.len()) };
-        if left > 0 {
-            door::note(dst.as_ptr().addr() + dst.len() - left);
-        }
-    }
-
-    /// The same where this thread may have met a hole already, or no handler stands.
-    #[cold]
-    fn give_with_care(&self, offset: usize, dst: &mut [u8]) {
-        // Once more, where the caller has not believed the first time; but nothing behind the hole.
-        let before_hole = |lost: usize| lost.saturating_sub(dst.as_ptr().addr()).min(dst.len());
-        let sound = door::lost_so_far().map_or(dst.len(), before_hole);
-        let dst = &mut dst[..sound];
-        let src = self.at(offset, dst.len());
-        // SAFETY: as for `read`.
-        let arrived = unsafe { door::copy(dst.as_mut_ptr(), src, dst.len()) };
-        if arrived < dst.len() {
-            door::note(dst.as_ptr().addr() + arrived);
-        }
-    }
-
-    /// As [`Mapping::write`], from a buffer that may be a program's: what of it is not there becomes zeros, and is told
-    /// as by [`Mapping::give`].
-    ///
-    /// # Panics
-    /// As [`Mapping::read`].
-    #[inline]
-    pub fn take(&self, offset: usize, src: &[u8]) {
-        let _ = self.takes(offset, src);
-    }
-
-    /// As [`Mapping::take`]; whether all of it was there.
-    ///
-    /// # Panics
-    /// As [`Mapping::read`].
-    #[inline]
-    #[must_use]
-    pub fn takes(&self, offset: usize, src: &[u8]) -> bool {
-        let dst = self.at(offset, src.len());
-        // SAFETY: as for `write`.
-        let left = unsafe { door::transfer(dst, src.as_ptr(), src.len()) };
-        if left > 0 {
-            self.fill(offset + src.len() - left, left, 0);
-            door::note(src.as_ptr().addr() + src.len() - left);
-        }
-        left == 0
-    }
-
-    /// Sets `len` bytes from `offset` to `byte`.
-    ///
-    /// # Panics
-    /// When the range is not inside the mapping.
-    #[inline]
-    pub fn fill(&self, offset: usize, len: usize, byte: u8) {
-        let dst = self.at(offset, len);
-        // SAFETY: `dst` is valid for `len` bytes by `at`; nobody holds a reference to them.
-        unsafe { ptr::write_bytes(dst, byte, len) }
-    }
-
-    /// Copies `len` bytes from `offset` of this mapping to `to_offset` of `to`; ranges may overlap.
-    ///
-    /// # Panics
-    /// When either range is not inside its mapping.
-    #[inline]
-    pub fn copy(&self, offset: usize, to: &Mapping, to_offset: usize, len: usize) {
-        let (src, dst) = (self.at(offset, len), to.at(to_offset, len));
-        // SAFETY: both ranges are valid for `len` bytes by `at`; `copy` allows overlap.
-        unsafe { ptr::copy(src, dst, len) }
     }
 
     /// Asks the processor for the cache line at `offset`, to be written soon; nothing waits for it. An
@@ -431,54 +330,6 @@ impl Mapping {
             other.read(other_offset + done, &mut b[..part]);
             a[..part] == b[..part]
         })
-    }
-
-    /// The atomic byte at `offset`.
-    ///
-    /// # Panics
-    /// When it is outside.
-    #[inline]
-    #[must_use]
-    pub fn u8(&self, offset: usize) -> &AtomicU8 {
-        // SAFETY: in bounds by `at`; a byte is always aligned; lives as long as `self`; everyone
-        // else reaches it by atomics or by racy copies, which the type's contract allows.
-        unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
-    }
-
-    /// The atomic 16-bit word at `offset`.
-    ///
-    /// # Panics
-    /// When it is outside, or not aligned.
-    #[inline]
-    #[must_use]
-    pub fn u16(&self, offset: usize) -> &AtomicU16 {
-        assert!(offset.is_multiple_of(2), "16-bit word at odd offset {offset}");
-        // SAFETY: in bounds by `at`, aligned by the assert (the base is page-aligned), otherwise as `u8`.
-        unsafe { AtomicU16::from_ptr(self.at(offset, 2).cast()) }
-    }
-
-    /// The atomic 32-bit word at `offset`.
-    ///
-    /// # Panics
-    /// When it is outside, or not aligned.
-    #[inline]
-    #[must_use]
-    pub fn u32(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4), "32-bit word at offset {offset}");
-        // SAFETY: as `u16`.
-        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
-    }
-
-    /// The atomic 64-bit word at `offset`.
-    ///
-    /// # Panics
-    /// When it is outside, or not aligned.
-    #[inline]
-    #[must_use]
-    pub fn u64(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8), "64-bit word at offset {offset}");
-        // SAFETY: as `u16`.
-        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
     /// Keeps a forked child from inheriting these pages (`MADV_DONTFORK`): memory a device writes
@@ -567,6 +418,7 @@ impl Drop for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::door;
     use core::sync::atomic::Ordering;
 
     #[test]

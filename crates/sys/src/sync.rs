@@ -6,13 +6,18 @@
 //!
 //! With the feature `schedule` a thread can have a hook (`on_pause`): it calls it before it takes a lock, and where it
 //! would sleep for another thread, and then looks again. A test that lets one thread run at a time hands on there. A
-//! thread without a hook sleeps as it does with the locks of the standard library.
+//! thread without a hook sleeps as it does with the locks of the standard library. With the feature `model` they are
+//! those of the module `model`.
 
-mod plain;
+pub(crate) mod plain;
 #[cfg(feature = "schedule")]
 mod scheduled;
 
-#[cfg(not(feature = "schedule"))]
+#[cfg(feature = "model")]
+pub use crate::model::{Condvar, Mutex, MutexGuard};
+#[cfg(feature = "model")]
+pub use plain::RwLock;
+#[cfg(not(any(feature = "schedule", feature = "model")))]
 pub use plain::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(feature = "schedule")]
 pub use scheduled::{Condvar, Mutex, MutexGuard, Pause, RwLock, has_hook, look, on_pause, yield_now};

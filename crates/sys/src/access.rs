@@ -1,0 +1,162 @@
+//! Bytes and words of a mapping: what other threads, processes and devices change meanwhile.
+
+use crate::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+use crate::door;
+use crate::mapping::Mapping;
+use core::ptr;
+
+impl Mapping {
+    /// Copies `dst.len()` bytes from `offset` out of the mapping.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    #[inline]
+    pub fn read(&self, offset: usize, dst: &mut [u8]) {
+        let src = self.at(offset, dst.len());
+        // SAFETY: `src` is valid for `dst.len()` bytes by `at`; `dst` is a unique reference, so it
+        // cannot overlap a mapping to which no reference exists; u8 has no alignment. A concurrent
+        // writer can tear the copied bytes, which callers detect by a sequence number or a checksum.
+        unsafe { ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len()) }
+    }
+
+    /// Copies `src` into the mapping at `offset`.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    #[inline]
+    pub fn write(&self, offset: usize, src: &[u8]) {
+        let dst = self.at(offset, src.len());
+        // SAFETY: as for `read`, with the roles exchanged.
+        unsafe { ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) }
+    }
+
+    /// As [`Mapping::read`], into a buffer that may be a program's: what of it is not there is told by [`door::lost`].
+    /// Until that is asked nothing is given behind the hole, where what is not the program's buffer lies.
+    ///
+    /// # Panics
+    /// As [`Mapping::read`].
+    #[inline]
+    pub fn give(&self, offset: usize, dst: &mut [u8]) {
+        if !door::is_usual() {
+            return self.give_with_care(offset, dst);
+        }
+        let src = self.at(offset, dst.len());
+        // SAFETY: as for `read`.
+        let left = unsafe { door::transfer(dst.as_mut_ptr(), src, dst.len()) };
+        if left > 0 {
+            door::note(dst.as_ptr().addr() + dst.len() - left);
+        }
+    }
+
+    /// The same where this thread may have met a hole already, or no handler stands.
+    #[cold]
+    fn give_with_care(&self, offset: usize, dst: &mut [u8]) {
+        // Once more, where the caller has not believed the first time; but nothing behind the hole.
+        let before_hole = |lost: usize| lost.saturating_sub(dst.as_ptr().addr()).min(dst.len());
+        let sound = door::lost_so_far().map_or(dst.len(), before_hole);
+        let dst = &mut dst[..sound];
+        let src = self.at(offset, dst.len());
+        // SAFETY: as for `read`.
+        let arrived = unsafe { door::copy(dst.as_mut_ptr(), src, dst.len()) };
+        if arrived < dst.len() {
+            door::note(dst.as_ptr().addr() + arrived);
+        }
+    }
+
+    /// As [`Mapping::write`], from a buffer that may be a program's: what of it is not there becomes zeros, and is told
+    /// as by [`Mapping::give`].
+    ///
+    /// # Panics
+    /// As [`Mapping::read`].
+    #[inline]
+    pub fn take(&self, offset: usize, src: &[u8]) {
+        let _ = self.takes(offset, src);
+    }
+
+    /// As [`Mapping::take`]; whether all of it was there.
+    ///
+    /// # Panics
+    /// As [`Mapping::read`].
+    #[inline]
+    #[must_use]
+    pub fn takes(&self, offset: usize, src: &[u8]) -> bool {
+        let dst = self.at(offset, src.len());
+        // SAFETY: as for `write`.
+        let left = unsafe { door::transfer(dst, src.as_ptr(), src.len()) };
+        if left > 0 {
+            self.fill(offset + src.len() - left, left, 0);
+            door::note(src.as_ptr().addr() + src.len() - left);
+        }
+        left == 0
+    }
+
+    /// Sets `len` bytes from `offset` to `byte`.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    #[inline]
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) {
+        let dst = self.at(offset, len);
+        // SAFETY: `dst` is valid for `len` bytes by `at`; nobody holds a reference to them.
+        unsafe { ptr::write_bytes(dst, byte, len) }
+    }
+
+    /// Copies `len` bytes from `offset` of this mapping to `to_offset` of `to`; ranges may overlap.
+    ///
+    /// # Panics
+    /// When either range is not inside its mapping.
+    #[inline]
+    pub fn copy(&self, offset: usize, to: &Mapping, to_offset: usize, len: usize) {
+        let (src, dst) = (self.at(offset, len), to.at(to_offset, len));
+        // SAFETY: both ranges are valid for `len` bytes by `at`; `copy` allows overlap.
+        unsafe { ptr::copy(src, dst, len) }
+    }
+
+    /// The atomic byte at `offset`.
+    ///
+    /// # Panics
+    /// When it is outside.
+    #[inline]
+    #[must_use]
+    pub fn u8(&self, offset: usize) -> &AtomicU8 {
+        // SAFETY: in bounds by `at`; a byte is always aligned; lives as long as `self`; everyone
+        // else reaches it by atomics or by racy copies, which the type's contract allows.
+        unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
+    }
+
+    /// The atomic 16-bit word at `offset`.
+    ///
+    /// # Panics
+    /// When it is outside, or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn u16(&self, offset: usize) -> &AtomicU16 {
+        assert!(offset.is_multiple_of(2), "16-bit word at odd offset {offset}");
+        // SAFETY: in bounds by `at`, aligned by the assert (the base is page-aligned), otherwise as `u8`.
+        unsafe { AtomicU16::from_ptr(self.at(offset, 2).cast()) }
+    }
+
+    /// The atomic 32-bit word at `offset`.
+    ///
+    /// # Panics
+    /// When it is outside, or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn u32(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4), "32-bit word at offset {offset}");
+        // SAFETY: as `u16`.
+        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
+    }
+
+    /// The atomic 64-bit word at `offset`.
+    ///
+    /// # Panics
+    /// When it is outside, or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn u64(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8), "64-bit word at offset {offset}");
+        // SAFETY: as `u16`.
+        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
+    }
+}
