@@ -92,6 +92,12 @@ pub enum Mutant {
     PromiseForgotten,
     /// A lane that a client makes is not counted.
     LaneForgotten,
+    /// A client writes a call into a lane that the server has closed.
+    ClosedLaneUsed,
+    /// Places of posts are given back before their handles are read.
+    PostsFreedEarly,
+    /// The end of a grant clears its number and leaves the log's word as it is.
+    SealForgotten,
 }
 
 impl Mutant {
@@ -104,6 +110,9 @@ impl Mutant {
 
     /// Those that a check of our own memory notices in the process that makes them: nothing is lost by them.
     const CHECKED: [Self; 3] = [Self::OpenForgotten, Self::PromiseForgotten, Self::LaneForgotten];
+
+    /// Those that the models of shared words notice (docs/spec/models.md).
+    const MODELLED: [Self; 3] = [Self::ClosedLaneUsed, Self::PostsFreedEarly, Self::SealForgotten];
 
     /// All others: they are noticed by what is left when the power goes.
     pub const ALL: [Self; 34] = [
@@ -156,7 +165,7 @@ pub fn set(mutant: Option<Mutant>) {
 /// # Panics
 /// When there is none: a test that makes no mistake would prove nothing.
 pub fn set_named(name: &str) {
-    let all = Mutant::ALL.into_iter().chain(Mutant::CHECKED);
+    let all = Mutant::ALL.into_iter().chain(Mutant::CHECKED).chain(Mutant::MODELLED);
     let found = all.into_iter().find(|mutant| format!("{mutant:?}") == name);
     assert!(found.is_some(), "{name} is no deliberate mistake");
     set(found);

@@ -2,14 +2,14 @@
 
 use crate::memory;
 use crate::message::Mark;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::parking::{self, wake_all};
 use core::time::Duration;
 use nvmed_fs::versions::{self, Counts, Version};
+use nvmed_sys::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nvmed_sys::{Mapping, QuietFd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::thread::futex;
 use std::sync::Arc;
 
 const DEAD: usize = 0;
@@ -187,11 +187,6 @@ fn running(text: &[u8]) -> Option<u32> {
     std::str::from_utf8(count).ok()?.parse().ok()
 }
 
-fn wake_all(word: &AtomicU32) {
-    // It fails only for memory that is not there.
-    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
-}
-
 /// The side that reads: a client.
 #[derive(Debug)]
 pub struct BoardView {
@@ -263,8 +258,7 @@ impl BoardView {
     /// # Errors
     /// `EINTR` for a signal.
     pub fn wait_for_release(&self, seen: u32, timeout: Duration) -> Result<(), Errno> {
-        let timeout = memory::timespec(timeout);
-        match futex::wait(self.memory.u32(LOCKS_RELEASED), futex::Flags::empty(), seen, Some(&timeout)) {
+        match parking::sleep(self.memory.u32(LOCKS_RELEASED), seen, timeout) {
             Err(Errno::INTR) => Err(Errno::INTR),
             _ => Ok(()),
         }

@@ -4,17 +4,17 @@ use crate::board::{Board, BoardView};
 use crate::memory;
 use crate::message::{Answer, Call, Handle};
 use crate::opens::Opens;
+use crate::parking;
 use crate::patience::{LOOKS_AT_ONCE, Patience};
 use crate::post::{self, Taken};
 use crate::processor::Processor;
 use crate::request::Request;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
+use nvmed_sys::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_sys::{Mapping, Pages};
 use postcard::ser_flavors::Flavor;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::thread::futex;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -146,12 +146,11 @@ impl Lane {
 
     /// Sets the state, and wakes the other side if it is parked; what the state was.
     fn turn(&self, state: u32, parked: usize) -> u32 {
-        // One order for this store and the load after it: either we see that the other side is parked, or
-        // its last look before parking sees this state.
         let before = self.state().swap(state, Ordering::SeqCst);
+        // Barrier K1, pairs with K2 and K3: one order for the store before and this load. Either we see that the other
+        // side is parked, or its last look before parking sees this state.
         if self.word(parked).load(Ordering::SeqCst) != 0 {
-            // It fails only for memory that is not there.
-            let _ = futex::wake(self.state(), futex::Flags::empty(), 1);
+            parking::wake(self.state(), 1);
         }
         before
     }
@@ -265,10 +264,11 @@ impl ClientLane {
 
     #[cold]
     fn park(&self, board: &BoardView, is_alive: &dyn Fn() -> bool) -> Result<(), LaneError> {
-        let begun_ns = memory::now_ns();
+        let begun_ns = parking::now_ns();
         let mut asked_ns = begun_ns;
         loop {
             self.0.word(CLIENT_PARKED).store(1, Ordering::SeqCst);
+            // Barrier K2.
             let seen = self.0.state().load(Ordering::SeqCst);
             if seen == ANSWER {
                 return Ok(());
@@ -276,7 +276,7 @@ impl ClientLane {
             if seen == CLOSED || board.is_dead() {
                 return Err(LaneError::Gone);
             }
-            let now_ns = memory::now_ns();
+            let now_ns = parking::now_ns();
             if now_ns.saturating_sub(asked_ns) >= SLEEP.as_nanos() as u64 {
                 if !is_alive() {
                     return Err(LaneError::Gone);
@@ -284,10 +284,10 @@ impl ClientLane {
                 asked_ns = now_ns;
             }
             // The server is seen to die at the latest after the first waits.
-            if now_ns.saturating_sub(begun_ns) < memory::ALONE.as_nanos() as u64 {
-                memory::wait(self.0.state(), seen);
+            if now_ns.saturating_sub(begun_ns) < parking::ALONE.as_nanos() as u64 {
+                parking::wait(self.0.state(), seen);
             } else {
-                memory::wait_either(self.0.state(), seen, board.dead(), 0, SLEEP);
+                parking::wait_either(self.0.state(), seen, board.dead(), 0, SLEEP);
             }
         }
     }
@@ -408,10 +408,10 @@ impl ServerLane {
     #[cold]
     fn park(&self, request: &mut Request) {
         self.lane.word(SERVER_PARKED).store(1, Ordering::SeqCst);
+        // Barrier K3.
         let seen = self.lane.state().load(Ordering::SeqCst);
         if seen == IDLE || seen == ANSWER {
-            let timeout = memory::timespec(SLEEP);
-            let slept = futex::wait(self.lane.state(), futex::Flags::empty(), seen, Some(&timeout));
+            let slept = parking::sleep(self.lane.state(), seen, SLEEP);
             if slept == Err(Errno::TIMEDOUT) {
                 request.data.slept();
             }

@@ -2,9 +2,9 @@
 
 use crate::shelf::{FILE_PAGES, LEAF_NUMBERS, LEAVES, PAGE, card};
 use core::ops::Range;
-use core::sync::atomic::Ordering;
 use nvmed_fs::versions::Version;
 use nvmed_sys::Mapping;
+use nvmed_sys::atomic::Ordering;
 
 /// In the place of a number: that leaf is not there.
 pub(crate) const ABSENT: u32 = u32::MAX;

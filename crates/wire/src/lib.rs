@@ -13,6 +13,8 @@ mod leaf;
 mod memory;
 mod message;
 mod opens;
+#[cfg_attr(feature = "model", path = "parking_model.rs")]
+mod parking;
 mod patience;
 mod post;
 mod processor;

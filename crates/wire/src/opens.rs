@@ -2,13 +2,13 @@
 //! docs/spec/shared.md, "Lanes"; protocol: docs/spec/shelf.md, "Opens that are posted".
 
 use crate::post;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use nvmed_fs::OpenFlags;
 use nvmed_sys::Mapping;
+use nvmed_sys::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use rustix::fs::OFlags;
 
-/// Slots of a lane.
-pub const SLOTS: u32 = 64;
+/// Slots of a lane; in a model few, to which it looks each time.
+pub const SLOTS: u32 = if cfg!(feature = "model") { 2 } else { 64 };
 /// In a slot: the server has taken the open over, and notes a description for it.
 pub const TAKEN: u64 = 1 << 63;
 

@@ -4,10 +4,10 @@ use crate::board::BoardView;
 use crate::leaf;
 use crate::memory;
 use crate::shelf::{self, LEAF_NUMBERS, LEAVES, MAGIC, NAME_BYTES, PAGE, card, name};
-use core::sync::atomic::{Ordering, fence};
 use nvmed_fs::versions::{TRAIL_MAX, Version};
 use nvmed_fs::{Follow, Stat};
 use nvmed_sys::Mapping;
+use nvmed_sys::atomic::{Ordering, fence};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 

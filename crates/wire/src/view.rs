@@ -2,8 +2,8 @@
 
 use crate::memory;
 use crate::window::{ABSENT, OPEN, PAGE, PAGES, SIZE, WINDOW_PAGES_MAX, WORDS, bytes, pages_start, words};
-use core::sync::atomic::{Ordering, fence};
 use nvmed_sys::Mapping;
+use nvmed_sys::atomic::{Ordering, fence};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 

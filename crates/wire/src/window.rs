@@ -4,14 +4,14 @@
 //! good as the file; whoever changes the file makes the words of the pages odd before and even after.
 
 use crate::memory;
+use crate::parking;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering, fence};
 use core::time::Duration;
+use nvmed_sys::atomic::{AtomicU32, Ordering, fence};
 use nvmed_sys::sync::{Mutex, MutexGuard};
 use nvmed_sys::{Mapping, Pages, QuietFd};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::thread::futex;
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const OPEN: usize = 0;
@@ -172,7 +172,7 @@ impl Window {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let seen = word.load(Ordering::SeqCst);
         if !seen.is_multiple_of(2) {
-            let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&memory::timespec(SLEEP)));
+            let _ = parking::sleep(word, seen, SLEEP);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
@@ -183,7 +183,7 @@ impl Window {
         let before = self.word(page).swap(word, Ordering::SeqCst);
         assert!(!before.is_multiple_of(2), "page {page} was not locked");
         if self.sleepers.load(Ordering::SeqCst) != 0 {
-            let _ = futex::wake(self.word(page), futex::Flags::empty(), i32::MAX as u32);
+            parking::wake_all(self.word(page));
         }
     }
 
