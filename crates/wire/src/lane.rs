@@ -10,6 +10,7 @@ use crate::post::{self, Taken};
 use crate::processor::Processor;
 use crate::request::Request;
 use core::time::Duration;
+use nvmed_mutant::Mutant;
 use nvmed_sys::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_sys::{Mapping, Pages};
 use postcard::ser_flavors::Flavor;
@@ -194,7 +195,7 @@ impl ClientLane {
         board: &BoardView,
         is_alive: &dyn Fn() -> bool,
     ) -> Result<Answered, LaneError> {
-        if board.is_dead() {
+        if board.is_dead() || self.is_closed() {
             return Err(LaneError::Gone);
         }
         self.0.write(call, data)?;
@@ -209,6 +210,12 @@ impl ClientLane {
         self.0.0.read(MESSAGE, &mut message[..message_bytes]);
         let answer = postcard::from_bytes(&message[..message_bytes]).map_err(|_| LaneError::Message)?;
         Ok(Answered { answer, data_bytes })
+    }
+
+    /// Whether the server has closed the lane. It may still be copying the call of whoever was told so: nothing is
+    /// written over that.
+    fn is_closed(&self) -> bool {
+        !Mutant::ClosedLaneUsed.is_made() && self.0.state().load(Ordering::Acquire) == CLOSED
     }
 
     /// Copies the answer's data from `offset` on.
@@ -388,7 +395,8 @@ impl ServerLane {
 
     fn begin(&self, request: &mut Request) -> Result<bool, LaneError> {
         // A lane that is closed meanwhile stays closed: its client, which waits, has nothing else to see.
-        let began = self.lane.state().compare_exchange(CALL, SERVED, Ordering::Relaxed, Ordering::Relaxed);
+        // Barrier K4, pairs with the swap in `turn`: who finds it closed sees who has closed it.
+        let began = self.lane.state().compare_exchange(CALL, SERVED, Ordering::Acquire, Ordering::Acquire);
         if let Err(state) = began {
             let closed = self.closed.load(Ordering::Acquire);
             return if closed { Ok(false) } else { Err(LaneError::State(state)) };
