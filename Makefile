@@ -12,7 +12,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME = libnvmed.so.0
 
-.PHONY: help build install uninstall test fuzz posix programs answers test-vm crash demo bench bench-vm clean
+.PHONY: help build install uninstall test fuzz model posix programs answers test-vm crash demo bench bench-vm clean
 
 help:
 	@echo 'nvmed: a user-space storage stack for NVMe'
@@ -23,6 +23,7 @@ help:
 	@echo '  make uninstall PREFIX=DIR'
 	@echo '  make test               the gate: formatting, lints, direction, docs, tests, licences, guest'
 	@echo '  make fuzz               the tests of every parser of foreign bytes again, with sixteen times as many cases'
+	@echo '  make model              the words of memory that processes share, in every order of their accesses (two minutes)'
 	@echo '  make posix              pjdfstest, fsx and stress-ng on a mounted device, beside ext4 (root, FUSE)'
 	@echo '  make programs [NAME=..] PostgreSQL, Redis, git, RocksDB and others, unmodified, on a device; part of it is in the gate'
 	@echo '  make answers [CASE=..]  every call with good, bad and odd arguments, answered as on ext4 (root, else the temporary directory counts)'
@@ -76,6 +77,12 @@ fuzz:
 	@tools/need-rust
 	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
 	cargo xtask gate fuzz
+
+# What each model is: docs/spec/models.md.
+model:
+	@tools/need-rust
+	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
+	cargo xtask gate model
 
 # A part of it is the gate's step `posix`. OPS=n, SECONDS_EACH=n, DEVICE=device and WORDS=options are passed on.
 posix: build

@@ -111,6 +111,14 @@ pub fn fuzz(root: &Path) -> Found {
     found
 }
 
+/// The models of shared words, and the mistakes that they must notice. In a build of its own, whose words and locks are
+/// not those of a product.
+#[must_use]
+pub fn model(root: &Path) -> Found {
+    let chosen = ["--package", "nvmed-wire", "--features", "model", "--test", "model"];
+    test_run(root, &[&["test", "--locked"], &chosen[..], &["--", "--show-output"]].concat(), &[])
+}
+
 /// Runs Cargo; its own output is the report.
 fn plain(root: &Path, args: &[&str], env: &[(&str, &str)]) -> Found {
     let status = cargo(root, args, env).status();

@@ -54,8 +54,12 @@ const STEPS: [Step; 12] = [
 ];
 /// A step that keeps one core busy, and runs at the same time as the step before it, which does no more.
 const BESIDE: &str = "vm";
-/// What runs by its name only, since it takes minutes to repeat what `tests` does with fewer cases.
-const BY_NAME: [Step; 1] = [("fuzz", "every parser of foreign bytes, with more cases", cargo::fuzz)];
+/// What runs by its name only, since it takes minutes: one repeats what `tests` does with fewer cases, the other builds
+/// half of the stack anew for what seldom changes.
+const BY_NAME: [Step; 2] = [
+    ("fuzz", "every parser of foreign bytes, with more cases", cargo::fuzz),
+    ("model", "words of shared memory, in every order of their accesses", cargo::model),
+];
 
 /// The names of all steps.
 #[must_use]

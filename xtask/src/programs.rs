@@ -5,7 +5,7 @@ use crate::rooms;
 use std::path::Path;
 
 /// Tests that change what belongs to the whole process, each a program of its own for it.
-const OWN_PROCESS: [(&str, &str, &str); 12] = [
+const OWN_PROCESS: [(&str, &str, &str); 13] = [
     ("client", "cached", "forks: a child keeps open what the other tests wait to see closed"),
     ("client", "heirs", "forks: a child keeps open what the other tests wait to see closed"),
     ("io", "allocation", "counts what the process allocates"),
@@ -18,6 +18,7 @@ const OWN_PROCESS: [(&str, &str, &str); 12] = [
     ("stack", "verify", "a harness of its own, run with the devices of a guest"),
     ("vdev", "processor_time", "measures what the process takes"),
     ("wire", "full", "lowers the process's limit of descriptors"),
+    ("wire", "model", "makes mistakes, and silences the process's panics"),
 ];
 
 /// Programs whose tests measure processor time, which nothing may run beside: room, program, reason.
