@@ -18,7 +18,7 @@ fn log() -> (Log, Poster) {
     let poster = Poster::new(Mapping::shared(fd, 0, LOG_BYTES, Pages::Base).unwrap());
     let ledger = Arc::new(Mapping::anonymous(LEDGER_BYTES, Pages::Base).unwrap());
     let log = Log::new(memory, ledger, 0);
-    log.begin(GRANT, 77);
+    log.begin(GRANT, 77, false);
     (log, poster)
 }
 
