@@ -30,30 +30,32 @@ pub(crate) const WAYS: usize = 8;
 
 /// The head: a word that names this layout, whether reading renews access times, the file system's device number,
 /// whether the class's real ids are its effective ones.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"nvmdshf5");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"nvmdshf6");
 pub(crate) const RENEWS_ATIME: usize = 8;
 pub(crate) const DEVICE: usize = 16;
 pub(crate) const SAME_IDS: usize = 24;
 
-pub(crate) const NAMES: usize = 4096;
 pub(crate) const NAME_BYTES: usize = 256;
 const NAME_SETS: usize = 4096;
-pub(crate) const CARDS: usize = NAMES + NAME_SETS * WAYS * NAME_BYTES;
 pub(crate) const CARD_BYTES: usize = 256;
 const CARD_SETS: usize = 2048;
 /// Cards that there is room for.
 const CARDS_MAX: usize = CARD_SETS * WAYS;
+/// First what tells the entries of a set apart, a word each in one line: who looks one up touches no other.
+const NAME_KEYS: usize = 4096;
+const CARD_KEYS: usize = NAME_KEYS + NAME_SETS * WAYS * 8;
+pub(crate) const NAMES: usize = CARD_KEYS + CARDS_MAX * 8;
+pub(crate) const CARDS: usize = NAMES + NAME_SETS * WAYS * NAME_BYTES;
 pub(crate) const LEAVES: usize = (CARDS + CARDS_MAX * CARD_BYTES).next_multiple_of(2 << 20);
 
 /// Of a name: where its words are.
 pub(crate) mod name {
-    pub(crate) const HASH: usize = 8;
-    pub(crate) const AT: usize = 16;
+    pub(crate) const AT: usize = 8;
     /// Bytes of the path, versions (from bit 16 on), whether a link is followed (bit 32).
-    pub(crate) const FORM: usize = 24;
+    pub(crate) const FORM: usize = 16;
     /// 0: there is none.
-    pub(crate) const INO: usize = 32;
-    pub(crate) const PATH: usize = 40;
+    pub(crate) const INO: usize = 24;
+    pub(crate) const PATH: usize = 32;
     /// Bytes of the longest path that has a place, if it depends on one version.
     pub(crate) const PATH_BYTES_MAX: usize = super::NAME_BYTES - PATH - 8;
 
@@ -65,10 +67,9 @@ pub(crate) mod name {
 
 /// Of a card: where its words are.
 pub(crate) mod card {
-    pub(crate) const INO: usize = 8;
-    pub(crate) const VERSION: usize = 16;
+    pub(crate) const VERSION: usize = 8;
     /// The status: 10 words, see `put_status`.
-    pub(crate) const STATUS: usize = 24;
+    pub(crate) const STATUS: usize = 16;
     /// What the class may do (bits 0 to 2, as access(2) has them), whether it may be opened by a post (bit 3), whether
     /// it has no extended attributes (bit 4).
     pub(crate) const RIGHTS: usize = STATUS + 8 * 10;
@@ -94,6 +95,16 @@ pub(crate) fn hash_of(at: u64, path: &[u8], follow: Follow) -> u64 {
 
 pub(crate) fn form_of(path: &[u8], versions: usize, follow: Follow) -> u64 {
     path.len() as u64 | (versions as u64) << 16 | u64::from(follow == Follow::Yes) << 32
+}
+
+/// Where the hash of a name is.
+pub(crate) fn name_key(at: usize) -> usize {
+    NAME_KEYS + (at - NAMES) / NAME_BYTES * 8
+}
+
+/// Where the inode number of a card is.
+pub(crate) fn card_key(at: usize) -> usize {
+    CARD_KEYS + card_number(at) * 8
 }
 
 /// The places of the set of a name.
@@ -251,16 +262,13 @@ impl Shelf {
         let hash = hash_of(at, path, follow);
         let places = name_set(hash);
         let chance = self.dice.index(WAYS);
-        let same = || {
-            places
-                .clone()
-                .find(|entry| self.word(*entry) == 0 || self.is_name(*entry, hash, (at, path), follow))
-        };
+        let same = || places.clone().find(|entry| self.is_name(*entry, hash, (at, path), follow));
+        let free = || places.clone().find(|entry| self.word(name_key(*entry)) == 0 && self.word(*entry) == 0);
         let stale = || places.clone().find(|entry| self.is_stale_name(*entry));
-        let place = same().or_else(stale).or_else(|| places.clone().nth(chance));
+        let place = same().or_else(free).or_else(stale).or_else(|| places.clone().nth(chance));
         let Some(place) = place else { return };
         self.entry(place, || {
-            self.set(place + name::HASH, hash);
+            self.set(name_key(place), hash);
             self.set(place + name::AT, at);
             self.set(place + name::FORM, form_of(path, versions.len(), follow));
             self.set(place + name::INO, ino.unwrap_or(0));
@@ -279,7 +287,7 @@ impl Shelf {
 
     /// Whether an entry is that of a name, by all that tells names apart but the path itself.
     fn is_name(&self, entry: usize, hash: u64, (at, path): (u64, &[u8]), follow: Follow) -> bool {
-        self.word(entry + name::HASH) == hash
+        self.word(name_key(entry)) == hash
             && self.word(entry + name::AT) == at
             && self.word(entry + name::FORM) & 0x1_0000_ffff == form_of(path, 0, follow)
     }
@@ -337,7 +345,7 @@ impl Shelf {
         let rights =
             u64::from(facts.rights & 7) | flag(facts.opens, card::OPENS) | flag(facts.plain, card::PLAIN);
         self.entry(at, || {
-            self.set(at + card::INO, ino);
+            self.set(card_key(at), ino);
             self.set(at + card::VERSION, facts.version.get());
             self.put_status(at + card::STATUS, facts.stat);
             self.set(at + card::RIGHTS, rights);
@@ -447,7 +455,7 @@ impl Shelf {
     pub fn take_back(&mut self, ino: u64) {
         let Some(place) = self.places.remove(&ino) else { return };
         self.entry(place.at, || {
-            self.set(place.at + card::INO, 0);
+            self.set(card_key(place.at), 0);
             self.set(place.at + card::BYTES_VERSION, 0);
         });
         self.cards[card_number(place.at)] = 0;

@@ -151,9 +151,10 @@ impl ShelfView {
             return None;
         }
         let hash = shelf::hash_of(at, path, follow);
-        shelf::name_set(hash).find_map(|at_name| {
-            let look = self.look(at_name)?;
-            if self.word(look.at + name::HASH) != hash || self.word(look.at + name::AT) != at {
+        let is_its = |entry: &usize| self.word(shelf::name_key(*entry)) == hash;
+        shelf::name_set(hash).filter(is_its).find_map(|entry| {
+            let look = self.look(entry)?;
+            if !is_its(&look.at) || self.word(look.at + name::AT) != at {
                 return None;
             }
             let form = self.word(look.at + name::FORM);
@@ -198,8 +199,9 @@ impl ShelfView {
 
     #[inline]
     fn card_of(&self, ino: u64) -> Option<Look> {
-        let mut looks = shelf::card_set(ino).filter_map(|at| self.look(at));
-        looks.find(|look| self.word(look.at + card::INO) == ino)
+        let is_its = |at: &usize| self.word(shelf::card_key(*at)) == ino;
+        let mut looks = shelf::card_set(ino).filter(is_its).filter_map(|at| self.look(at));
+        looks.find(|look| is_its(&look.at))
     }
 
     fn status(&self, ino: u64, at: usize) -> Stat {
