@@ -234,7 +234,7 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
     crate::volume::tell_mended(&config.device.to_string(), &mount);
     tell_trouble("run", &mount);
     let service = Service::new(mount, Admission::Secret(secret), Arc::new(board), config.lease_bytes());
-    let service = Arc::new(service);
+    let service = Arc::new(service.sparing(config.spared));
     let server = Server::start(Arc::clone(&service), &address).map_err(failed)?;
     let stop = server.stop();
     let obeying = stop.clone();

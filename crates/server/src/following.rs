@@ -35,7 +35,7 @@ impl Service {
         listed: Option<Version>,
         opens: bool,
     ) {
-        let Some(listed) = listed else { return };
+        let Some(listed) = listed.filter(|_| self.spared.ahead) else { return };
         let (files, who, directory) = (asker.session.files(), asker.who(), last.at);
         // The shelf is the class's to read: it tells no names that the class may not list.
         let may_list = || files.access(fs::Object::Held(directory), LISTS, &who).is_ok();
@@ -114,7 +114,8 @@ impl Service {
         node: &Node,
     ) -> Option<(Vec<u8>, Version)> {
         let size = node.stat().size;
-        if node.kind() != FileType::File || size > FILE_BYTES_MAX || node.version().is_none() {
+        let is_small = node.kind() == FileType::File && size <= FILE_BYTES_MAX;
+        if !self.spared.ahead || !is_small || node.version().is_none() {
             return None;
         }
         let version = self.board.bytes_version(node.ino())?;

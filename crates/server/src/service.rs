@@ -18,7 +18,7 @@ use crate::token::Tokens;
 use crate::window::Windows;
 use nvmed_fs::versions::Version;
 use nvmed_fs::{File, FsError, Node, OpenFlags, Stat};
-use nvmed_stack::Mount;
+use nvmed_stack::{Mount, Spared};
 use nvmed_sys::sync::{Arc, Mutex, Weak};
 use nvmed_wire::{Answer, Board, Handle, SECRET_BYTES};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -47,6 +47,9 @@ pub struct Service {
     pub(crate) maps: Maps,
     pub(crate) tokens: Tokens,
     pub(crate) statistics: Statistics,
+    /// What spares its clients calls.
+    pub(crate) spared: Spared,
+    window_bytes: u64,
 }
 
 impl Service {
@@ -76,6 +79,22 @@ impl Service {
             board,
             tokens: Tokens::default(),
             statistics: Statistics::default(),
+            spared: Spared::ALL,
+            window_bytes,
+        }
+    }
+
+    /// The same, with less that spares calls.
+    #[must_use]
+    pub fn sparing(self, spared: Spared) -> Self {
+        let is_run = self.is_run();
+        let window_bytes = if spared.windows { self.window_bytes } else { 0 };
+        Self {
+            spared,
+            windows: Windows::new(Arc::clone(&self.board), window_bytes),
+            shelves: Shelves::new(is_run && spared.shelf, self.window_bytes / 2),
+            logs: Logs::new(is_run && spared.writes),
+            ..self
         }
     }
 

@@ -212,7 +212,7 @@ impl Service {
         if node.version() != Some(version) || bytes.is_some() && !reads {
             return;
         }
-        let mut kept = if keep && reads { node.keep() } else { None };
+        let mut kept = if keep && reads && self.spared.opens { node.keep() } else { None };
         let ino = node.ino();
         let (victim, _going) = self.make_way(shelf, ino);
         {

@@ -2,6 +2,7 @@
 //! keys of our own beside its seven.
 
 use crate::keys::{ConfigLine, KEYS};
+use crate::spared::Spared;
 use crate::spec::{DeviceSpec, SpecError};
 use nvmed_cache::EvictionPolicy;
 use nvmed_fs::Durability;
@@ -132,6 +133,8 @@ pub struct Config {
     /// Bytes of the pages that a shared mount's clients read without a call (`lease_size`); none is as much as the
     /// cache.
     pub lease_bytes: Option<u64>,
+    /// What spares the processes of a run their calls (`spare_calls`).
+    pub spared: Spared,
     /// What a SIGKILL costs (`durability`).
     pub durability: Durability,
     /// Whether the device is told of freed blocks once they are durably free (`discard`).
@@ -220,6 +223,7 @@ impl Config {
             cache_policy: EvictionPolicy::default(),
             dirty_limit_bytes: CACHE_BYTES_DEFAULT / 2,
             lease_bytes: None,
+            spared: Spared::ALL,
             durability: Durability::Process,
             discard: false,
             inline_bytes: INLINE_BYTES_DEFAULT,

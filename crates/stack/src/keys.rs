@@ -4,6 +4,7 @@ use crate::config::{
     Behind, CACHE_BYTES_MAX, CACHE_BYTES_MIN, Config, ConfigError, Draft, INLINE_BYTES_MAX, IoUring,
     RawSyscalls, Sharing, WINDOW_BYTES_MAX, absolute, file_name,
 };
+use crate::spared::Spared;
 use core::ops::RangeInclusive;
 use nvmed_cache::EvictionPolicy;
 use nvmed_fs::Durability;
@@ -51,7 +52,7 @@ macro_rules! field {
 }
 
 /// All keys, in the order in which they are written.
-pub(crate) const KEYS: [Key; 20] = [
+pub(crate) const KEYS: [Key; 21] = [
     key(
         "wrap_dir",
         |draft, given| {
@@ -193,6 +194,12 @@ pub(crate) const KEYS: [Key; 20] = [
         lease_bytes,
         |draft, given| size(draft, given, CACHE_BYTES_MIN..=CACHE_BYTES_MAX).map(Some),
         |bytes: &Option<u64>| bytes.map(|bytes| bytes.to_string())
+    ),
+    field!(
+        "spare_calls",
+        spared,
+        |draft, given| Spared::parse(given.value).map_err(|what| draft.wrong(given.line, what)),
+        |&spared: &Spared| spared.text()
     ),
     field!("tree", tree, |_, given| Ok(Some(given.value.to_owned())), Option::clone),
 ];

@@ -18,6 +18,7 @@ mod partition;
 mod rate;
 mod run;
 mod serve;
+mod spared;
 mod spec;
 mod statistics;
 
@@ -31,6 +32,7 @@ pub use nvmed_fs::Durability;
 pub use partition::{PartitionOptions, ServedPartition};
 pub use run::{LOGS, RUN_MEMORY_VARIABLE, RunMemory, Unfinished};
 pub use serve::ServedDevice;
+pub use spared::Spared;
 pub use spec::{
     DeviceSpec, FlushTo, Medium, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec, VirtualSpec,
 };

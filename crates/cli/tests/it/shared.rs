@@ -278,6 +278,41 @@ fn whenever_a_server_is_killed_what_was_posted_is_there() {
     }
 }
 
+/// What spares calls can be left out, each by itself: the answers are the same, and more of them are calls.
+#[test]
+fn what_spares_calls_can_be_left_out() {
+    let scratch = Scratch::with_device("64M");
+    let script = "cd store; rm -rf d; mkdir d; for i in 1 2 3 4 5 6 7 8 9; do echo $i >d/$i; done
+        exec 3>>d/log; for i in 1 2 3 4 5 6 7 8 9; do echo $i >&3; done
+        for i in 1 2 3; do find d -type f | sort | xargs cat; done | sha256sum; $0 stats --json $PPID";
+    let nvmed = env!("CARGO_BIN_EXE_nvmed");
+    let mut calls = Vec::new();
+    let mut said = Vec::new();
+    for spared in ["all", "shelf,opens,ahead,windows", "shelf,writes", "none"] {
+        let conf = format!(
+            "wrap_dir = store\nstorage_engine = virtual\nstorage_dev = d.img\nspare_calls = {spared}\n"
+        );
+        scratch.file("spare.conf", &conf);
+        let out = scratch.ok(["run", "-c", "spare.conf", "--shared", "--", "bash", "-euc", script, nvmed]);
+        let (sum, told) = out.split_once('\n').unwrap();
+        let told: serde_json::Value = serde_json::from_str(told).unwrap();
+        let counts = told["calls"].as_array().unwrap();
+        let posted = |kind: &str| kind.ends_with("_posted");
+        let of = |wanted: bool| -> u64 {
+            let kinds = counts.iter().filter(|kind| posted(kind["call"].as_str().unwrap()) == wanted);
+            kinds.map(|kind| kind["count"].as_u64().unwrap()).sum()
+        };
+        assert_eq!(of(true) > 0, spared == "all" || spared.contains("writes"), "{spared}: {told}");
+        calls.push(of(false));
+        said.push(sum.to_owned());
+    }
+    assert!(said.windows(2).all(|two| two[0] == two[1]), "{said:?}");
+    assert!(calls[0] < calls[2] && calls[2] < calls[3], "{calls:?}");
+    scratch.file("spare.conf", "wrap_dir = store\nstorage_dev = d.img\nspare_calls = shelf,x\n");
+    let ran = scratch.run(["run", "-c", "spare.conf", "--", "true"]);
+    assert!(ran.status == 2 && ran.err.contains("`x` is none of"), "{} {}", ran.status, ran.err);
+}
+
 #[test]
 fn a_run_waits_for_the_processes_that_outlive_its_program() {
     let scratch = Scratch::with_device("64M");
