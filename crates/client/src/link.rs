@@ -80,6 +80,9 @@ impl Link {
         calls: bool,
     ) -> Result<(Self, Welcome, OwnedFd), ClientError> {
         socket.send(first, None)?;
+        // For the lane's descriptor, and the board's.
+        let room = || rustix::io::fcntl_dupfd_cloexec(&socket, 0);
+        let calls = calls && room().is_ok_and(|_one| room().is_ok());
         if calls {
             socket.send(&Control::Lane, None)?;
         }

@@ -31,6 +31,8 @@ pub(crate) struct Connection {
     pub user: Arc<User>,
     lanes: Mutex<Lanes>,
     complained: AtomicBool,
+    /// The server has ended it, and its process may live.
+    is_ours_to_end: AtomicBool,
 }
 
 #[derive(Default)]
@@ -57,6 +59,7 @@ impl Connection {
             user,
             lanes: Mutex::default(),
             complained: AtomicBool::new(false),
+            is_ours_to_end: AtomicBool::new(false),
         }
     }
 
@@ -110,6 +113,7 @@ impl Connection {
 
     /// Has the event loop see a hang-up.
     pub fn hang_up(&self) {
+        self.is_ours_to_end.store(true, Ordering::SeqCst);
         // The event loop looks what is left.
         let _ = self.socket.hang_up();
     }
@@ -164,8 +168,9 @@ impl Connection {
                 connection.complain(&session, &error);
                 return None;
             }
-            // On a machine with many users each has memory of its own.
-            let is_one_users = service.is_run() && session.peer().has_ids_of(&peer);
+            // On a machine with many users each has memory of its own; and a process that lives has this mapped.
+            let is_free = service.is_run() && !connection.is_ours_to_end.load(Ordering::SeqCst);
+            let is_one_users = is_free && session.peer().has_ids_of(&peer);
             is_one_users.then_some(Left { lane: served, of: peer })
         };
         lanes_of_all.serve(seat, Box::new(serve)).map_err(|_| {
@@ -198,6 +203,7 @@ impl Connection {
 
     /// Ends the session from the server's side: it answers no more calls of it.
     pub(crate) fn shut(&self, service: &Service) {
+        self.is_ours_to_end.store(true, Ordering::SeqCst);
         self.end(service);
         self.hang_up();
     }

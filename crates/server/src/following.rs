@@ -54,7 +54,9 @@ impl Service {
             let names = files.names_after(directory, last.path, NAMES_AT_ONCE).unwrap_or_default();
             let (shelf, directory) = (Arc::clone(shelf), directory.clone());
             let (names, follow) = (names.into_iter(), last.follow);
-            *asker.session.brings.lock() = Some(Brings { shelf, directory, listed, follow, names, opens });
+            let brings = Brings { shelf, directory, listed, follow, names, opens };
+            let before = asker.session.brings.lock().replace(brings);
+            drop(before);
             // Names take little. Of files some come before the answer: then the process is at these while others come.
             let begun = Instant::now();
             while (!opens || begun.elapsed() < BRINGS_BEFORE) && self.bring_one(asker.session) {}

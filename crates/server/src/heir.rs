@@ -35,7 +35,8 @@ impl Service {
         cwd: Option<Handle>,
         same_process: bool,
     ) -> Result<Arc<Session>, FsError> {
-        let owner = if same_process {
+        // The record locks of a program that hands no descriptor on end with it.
+        let owner = if same_process && !held.is_empty() {
             parent.owner.join();
             Arc::clone(&parent.owner)
         } else {

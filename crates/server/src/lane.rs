@@ -73,19 +73,16 @@ impl Served {
         let fits = |waiting: &Arc<Waiting>| {
             waiting.left.lock().as_ref().is_some_and(|left| left.of.has_ids_of(peer))
         };
-        let at = threads.waiting.iter().rposition(fits).or(threads.waiting.len().checked_sub(1));
-        let Some(waiting) = at.map(|at| threads.waiting.swap_remove(at)) else {
-            return Ok((ServerLane::new(Arc::clone(board))?, Seat(None)));
-        };
+        let fitting = threads.waiting.iter().rposition(fits).map(|at| threads.waiting.swap_remove(at));
+        let left = fitting.as_ref().and_then(|waiting| waiting.left.lock().take());
+        let seat = Seat(fitting.or_else(|| threads.waiting.pop()));
         drop(threads);
-        let left = waiting.left.lock().take().filter(|left| left.of.has_ids_of(peer));
         // Somebody else may look at it still.
         let lane = match left.and_then(|left| Arc::into_inner(left.lane)) {
-            Some(lane) => Ok(lane.renewed()),
-            None => ServerLane::new(Arc::clone(board)),
+            Some(lane) => lane.renewed(),
+            None => ServerLane::new(Arc::clone(board))?,
         };
-        let seat = Seat(Some(waiting));
-        Ok((lane?, seat))
+        Ok((lane, seat))
     }
 
     /// Has a thread do the job.

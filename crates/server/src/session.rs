@@ -184,6 +184,8 @@ impl Session {
         self.set_shelf(None);
         let notes = std::mem::take(&mut *self.notes.lock());
         drop(notes);
+        let brings = self.brings.lock().take();
+        drop(brings);
         self.holds().end()
     }
 

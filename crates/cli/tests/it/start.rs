@@ -151,7 +151,7 @@ except FileNotFoundError:
     pass
 
 # Its name changes before the child has touched anything.
-late = subprocess.Popen(['sh', '-c', 'read line; cat f; pwd'], stdin=-1, stdout=-1, text=True)
+late = subprocess.Popen(['sh', '-c', 'read line; cat f; /bin/pwd -P'], stdin=-1, stdout=-1, text=True)
 later = os.fork()
 if later == 0:
     os.close(write)
@@ -171,6 +171,68 @@ os.rmdir('../e')
 assert late.communicate('go\\n')[0] == 'none\\n'
 os.chdir('..')
 assert said('cat', 'e/f') == ''
+print('done')
+";
+    assert_eq!(silent(on_shared(&scratch, ["python3", "-c", script])), "done\n");
+}
+
+/// A process whose first touch finds no room for a descriptor goes on with its working directory at the next one.
+#[test]
+fn the_first_touch_may_find_no_room_and_come_again() {
+    let Some(scratch) = scratch(&["python3"]) else { return };
+    let script = "
+import os, subprocess
+os.chdir('store')
+full = '''
+import os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+taken = []
+try:
+    while True: taken.append(os.open(\"/dev/null\", os.O_RDONLY))
+except OSError: pass
+for _ in range(2):
+    try:
+        os.stat(\"h\")
+        raise SystemExit(\"there was room\")
+    except OSError: pass
+for fd in taken: os.close(fd)
+print(open(\"h\").read(), end=\"\")
+'''
+open('h', 'w').write('room\\n')
+ran = subprocess.run(['python3', '-I', '-c', full], capture_output=True, text=True)
+assert ran.stdout == 'room\\n'
+print('done')
+";
+    assert_eq!(silent(on_shared(&scratch, ["python3", "-c", script])), "done\n");
+}
+
+/// Whether or not the program that is executed touches anything.
+#[test]
+fn record_locks_end_with_an_exec_that_hands_no_descriptor_on() {
+    let Some(scratch) = scratch(&["python3", "sh"]) else { return };
+    let script = "
+import fcntl, os, sys
+os.chdir('store')
+open('h', 'w').close()
+read, write = os.pipe()
+holder = os.fork()
+if holder == 0:
+    lock = os.open('h', os.O_RDWR | os.O_CLOEXEC)
+    fcntl.lockf(lock, fcntl.LOCK_EX)
+    os.dup2(read, 0)
+    os.execv('/bin/sh', ['sh', '-c', 'read line'])
+for _ in range(2000):
+    with open('h', 'r+') as other:
+        try:
+            fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            exec_seen = os.readlink(f'/proc/{holder}/exe').endswith('sh')
+            if exec_seen: break
+        except BlockingIOError:
+            pass
+else:
+    sys.exit('the lock is held by a program that has no descriptor')
+os.write(write, b'x\\n')
+assert os.waitpid(holder, 0)[1] == 0
 print('done')
 ";
     assert_eq!(silent(on_shared(&scratch, ["python3", "-c", script])), "done\n");

@@ -124,15 +124,13 @@ pub(crate) fn path() -> Answer<Option<Vec<u8>>> {
     match current() {
         None | Some(Cwd::Host { .. }) => Ok(None),
         Some(Cwd::Named { rest }) => Ok(Some(below_root(rest))),
-        Some(Cwd::Ours { node, .. }) if mount::is_mounted() => {
-            Ok(Some(setting::absolute(&mount::files()?.path_of(node)?)))
-        }
+        Some(Cwd::Ours { known: Some(rest), .. }) if !mount::is_mounted() => Ok(Some(below_root(rest))),
+        // Another thread may be at the first touch, and have found the directory already: who asks waits for it.
+        Some(Cwd::Ours { node, .. }) => Ok(Some(setting::absolute(&mount::files()?.path_of(node)?))),
         Some(Cwd::Heirs) => {
             node()?;
             path()
         }
-        Some(Cwd::Ours { known: Some(rest), .. }) => Ok(Some(below_root(rest))),
-        Some(Cwd::Ours { known: None, .. }) => Err(Fail::Errno(libc::EIO)),
         Some(Cwd::Removed) => Err(lost()),
     }
 }
@@ -204,6 +202,9 @@ pub(crate) fn is_behind() -> bool {
 
 /// The kernel's working directory has changed, or was never looked at.
 pub(crate) fn follow_kernel(setting: &Setting) {
+    if is_heirs() {
+        mount::give_heir_up();
+    }
     let path = walk::kernel_cwd();
     if let Some(hosted) = &setting.hosted {
         let place = path.as_deref().map(|path| hosted.prefix.place(path));

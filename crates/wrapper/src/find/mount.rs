@@ -1,6 +1,6 @@
 //! The one file system of this process: the mount at the first touch, the end.
 
-use crate::edge::{self, Answer, Fail};
+use crate::edge::{self, Answer, Fail, host};
 use crate::find::backend::{Files, Node};
 use crate::find::{credentials, cwd, placeholder, private, setting, waiting};
 use crate::process::fence;
@@ -68,10 +68,7 @@ fn touch(silence: Silence) -> Answer<Files> {
         // After the end, or a call of a signal handler, or of the stack itself, inside the mount.
         Err(_) => return edge::fail(libc::EIO),
     }
-    let mounted = edge::caught(|| match waiting::take() {
-        Some(heir) => go_on_with(heir),
-        None => mount(silence),
-    });
+    let mounted = edge::caught(|| if waiting::number().is_some() { go_on() } else { mount(silence) });
     if mounted.is_err() {
         fence::lower();
     }
@@ -218,10 +215,15 @@ pub(crate) fn adopt(heir: QuietFd) -> Answer<Welcome> {
     Ok(welcome)
 }
 
-fn adopted(heir: QuietFd) -> Answer<(&'static Session, Welcome)> {
+/// What a session needs in this process.
+fn prepare() -> Answer<()> {
     edge::panic_hook();
     fence::raise(true).map_err(Fail::Errno)?;
-    placeholder::prepare()?;
+    placeholder::prepare()
+}
+
+fn adopted(heir: QuietFd) -> Answer<(&'static Session, Welcome)> {
+    prepare()?;
     let (session, welcome) =
         Session::adopt(heir).map_err(|error| Fail::Errno(error.errno().raw_os_error()))?;
     let session = Box::leak(Box::new(session));
@@ -229,8 +231,13 @@ fn adopted(heir: QuietFd) -> Answer<(&'static Session, Welcome)> {
     Ok((session, welcome))
 }
 
-/// At the first touch of a process for which an heir waits.
-fn go_on_with(heir: QuietFd) -> Answer<()> {
+/// At the first touch of a process for which an heir waits: it waits on where the process has no room for a session.
+fn go_on() -> Answer<()> {
+    prepare()?;
+    // What the server hands over needs a descriptor.
+    let room = host(sys!(SYS_fcntl, placeholder::original(), libc::F_DUPFD_CLOEXEC, 0))?;
+    sys!(SYS_close, room);
+    let heir = waiting::take().ok_or(Fail::Errno(libc::EIO))?;
     let (session, welcome) = adopted(heir).inspect_err(|failure| {
         raw::say(format_args!(
             "the server does not let this process go on with the session that was left to it, so paths from its \
@@ -246,9 +253,24 @@ fn go_on_with(heir: QuietFd) -> Answer<()> {
 
 /// Goes on with an heir that waits: the process is about to be two, or no longer the one for which it was made.
 pub(crate) fn wake() {
-    if waiting::is_there() {
+    if waiting::may_be_there() {
         // What failed is said, and fails again where it matters.
         let _ = touch(Silence::Never);
+    }
+}
+
+/// The heir that waits is of no use: the process has left the directory that it holds.
+pub(crate) fn give_heir_up() {
+    if waiting::may_be_there() && begin_mounting().is_ok() {
+        drop(waiting::take());
+        end_mounting(IDLE);
+    }
+}
+
+/// Waits for what another thread mounts, if one does.
+pub(crate) fn await_mounting() {
+    if setting::is_shared() && begin_mounting().is_ok() {
+        end_mounting(IDLE);
     }
 }
 
@@ -258,7 +280,7 @@ pub(crate) struct Waits(pub c_int);
 impl Waits {
     /// None where none waits.
     pub(crate) fn hold() -> Option<Self> {
-        if !waiting::is_there() || begin_mounting().is_err() {
+        if !waiting::may_be_there() || begin_mounting().is_err() {
             return None;
         }
         let Some(number) = waiting::number() else {

@@ -20,27 +20,33 @@ fn own() -> u32 {
     sys!(SYS_getpid) as u32
 }
 
-/// From now on the heir waits for this process.
-pub(crate) fn leave(heir: QuietFd) {
-    let before = WAITING.swap(Box::into_raw(Box::new(Waiting { heir, of: own() })), Ordering::AcqRel);
-    assert!(before.is_null(), "one heir waits for a process that has no session");
+fn swap(next: *mut Waiting) -> Option<Box<Waiting>> {
+    let before = WAITING.swap(next, Ordering::AcqRel);
+    // SAFETY: null, or from `Box::into_raw` and taken by this thread alone.
+    (!before.is_null()).then(|| unsafe { Box::from_raw(before) })
 }
 
-/// Whether one waits.
-pub(crate) fn is_there() -> bool {
+/// From now on the heir waits for this process.
+pub(crate) fn leave(heir: QuietFd) {
+    let before = swap(Box::into_raw(Box::new(Waiting { heir, of: own() })));
+    // One that waited for the process of which this one is a copy.
+    assert!(before.is_none_or(|before| before.of != own()), "two heirs wait for one process");
+}
+
+/// Whether one may wait: no process has called without looking here.
+pub(crate) fn may_be_there() -> bool {
     !WAITING.load(Ordering::Acquire).is_null()
 }
 
-/// Its descriptor, for a program that is executed.
+/// The descriptor of the one that waits for this process, as long as the caller keeps it from mounting.
 pub(crate) fn number() -> Option<i32> {
     // SAFETY: null, or a box that lives while this thread keeps the process from mounting.
-    unsafe { WAITING.load(Ordering::Acquire).as_ref() }.map(|waiting| waiting.heir.as_raw_fd())
+    let waiting = unsafe { WAITING.load(Ordering::Acquire).as_ref() }?;
+    (waiting.of == own()).then(|| waiting.heir.as_raw_fd())
 }
 
 /// The heir, which waits no more.
 pub(crate) fn take() -> Option<QuietFd> {
-    let waiting = WAITING.swap(ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: null, or from `Box::into_raw` and taken by this thread alone.
-    let waiting = (!waiting.is_null()).then(|| unsafe { Box::from_raw(waiting) })?;
+    let waiting = swap(ptr::null_mut())?;
     (waiting.of == own()).then_some(waiting.heir)
 }

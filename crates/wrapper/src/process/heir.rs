@@ -77,6 +77,7 @@ impl Handover {
 /// # Errors
 /// The server's.
 pub(crate) fn for_exec() -> Answer<Option<Handover>> {
+    mount::await_mounting();
     if cwd::is_heirs()
         && let Some(waits) = Waits::hold()
     {
