@@ -233,8 +233,9 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
     let mount = nvmed_stack::mount(&config, surroundings)?;
     crate::volume::tell_mended(&config.device.to_string(), &mount);
     tell_trouble("run", &mount);
-    let service = Service::new(mount, Admission::Secret(secret), Arc::new(board), config.lease_bytes());
-    let service = Arc::new(service.sparing(config.spared));
+    let (admission, board) = (Admission::Secret(secret), Arc::new(board));
+    let service = Service::sparing(mount, admission, board, config.lease_bytes(), config.spared);
+    let service = Arc::new(service);
     let server = Server::start(Arc::clone(&service), &address).map_err(failed)?;
     let stop = server.stop();
     let obeying = stop.clone();

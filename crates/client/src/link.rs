@@ -68,6 +68,11 @@ impl Reply<'_> {
     }
 }
 
+/// A descriptor, if this process has room for one.
+fn room(socket: &Socket) -> Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(socket, 0)
+}
+
 impl Link {
     /// Begins on a new connection, or goes on with an heir's. A process that begins with a call has its lane at once
     /// (`calls`): it waits for the server once, not twice.
@@ -81,8 +86,7 @@ impl Link {
     ) -> Result<(Self, Welcome, OwnedFd), ClientError> {
         socket.send(first, None)?;
         // For the lane's descriptor, and the board's.
-        let room = || rustix::io::fcntl_dupfd_cloexec(&socket, 0);
-        let calls = calls && room().is_ok_and(|_one| room().is_ok());
+        let calls = calls && room(&socket).is_ok_and(|_one| room(&socket).is_ok());
         if calls {
             socket.send(&Control::Lane, None)?;
         }
@@ -302,7 +306,7 @@ impl Talk<'_> {
     /// `EMFILE`; `EIO` once the server is gone.
     fn room(&self) -> Result<(), FsError> {
         let Some(socket) = &*self.socket else { return Err(GONE) };
-        rustix::io::fcntl_dupfd_cloexec(socket.as_fd(), 0).map(drop).map_err(FsError::Host)
+        room(socket).map(drop).map_err(FsError::Host)
     }
 
     /// Sends a message, waits for its answer.

@@ -77,8 +77,6 @@ impl Default for Granted {
     }
 }
 
-const REACHES: [Reach; 3] = [Reach::Writes, Reach::Owner, Reach::Root];
-
 impl Granted {
     /// Of a file that was opened with so many bytes.
     pub fn new(grant: Option<Grant>, bytes: u64) -> Self {
@@ -99,7 +97,7 @@ impl Granted {
     #[inline]
     pub fn get(&self) -> Option<Grant> {
         let packed = self.grant.load(Ordering::Acquire);
-        let reach = REACHES[(packed & 0xff) as usize % REACHES.len()];
+        let reach = Reach::ALL[(packed & 0xff) as usize % Reach::ALL.len()];
         let (number, slot) = ((packed >> 32) as u32, (packed as u32) >> 8);
         (packed != 0).then_some(Grant { slot, number, reach })
     }

@@ -186,7 +186,8 @@ impl Grant {
 }
 
 impl Reach {
-    const ALL: [Self; 3] = [Self::Writes, Self::Owner, Self::Root];
+    /// All of them, each at its number.
+    pub const ALL: [Self; 3] = [Self::Writes, Self::Owner, Self::Root];
 
     fn covers(self, change: &Change<'_>) -> bool {
         match change {

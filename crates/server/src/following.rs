@@ -120,10 +120,8 @@ impl Service {
         if !self.spared.ahead || !is_small || node.version().is_none() {
             return None;
         }
-        let version = self.board.bytes_version(node.ino())?;
-        // In this order: what may be stored later than this look changes the count.
-        let is_there = shelf.lock().shelf.has_page(node.ino(), (version, size), 0);
-        if is_there || self.windows.is_stored(node.ino()) {
+        let version = self.bytes_to_show(node.ino())?;
+        if shelf.lock().shelf.has_page(node.ino(), (version, size), 0) {
             return None;
         }
         // Whether the class may read it is looked at when it is put on the shelf.

@@ -49,7 +49,6 @@ pub struct Service {
     pub(crate) statistics: Statistics,
     /// What spares its clients calls.
     pub(crate) spared: Spared,
-    window_bytes: u64,
 }
 
 impl Service {
@@ -57,6 +56,18 @@ impl Service {
     /// windows on cached pages may take.
     #[must_use]
     pub fn new(mount: Mount, admission: Admission, board: Arc<Board>, window_bytes: u64) -> Self {
+        Self::sparing(mount, admission, board, window_bytes, Spared::ALL)
+    }
+
+    /// As [`Service::new`], with no more that spares its clients calls than `spared`.
+    #[must_use]
+    pub fn sparing(
+        mount: Mount,
+        admission: Admission,
+        board: Arc<Board>,
+        window_bytes: u64,
+        spared: Spared,
+    ) -> Self {
         let limits = match &admission {
             Admission::Secret(_) => Limits::RUN,
             Admission::Gate(_) => Limits::MACHINE.on_this_host(),
@@ -72,29 +83,14 @@ impl Service {
             lanes: Arc::default(),
             shares: Shares::new(limits),
             owners: Owners::default(),
-            windows: Windows::new(Arc::clone(&board), window_bytes),
-            shelves: Shelves::new(is_run, window_bytes / 2),
-            logs: Logs::new(is_run),
+            windows: Windows::new(Arc::clone(&board), if spared.windows { window_bytes } else { 0 }),
+            shelves: Shelves::new(is_run && spared.shelf, window_bytes / 2),
+            logs: Logs::new(is_run && spared.writes),
             maps: Maps::default(),
             board,
             tokens: Tokens::default(),
             statistics: Statistics::default(),
-            spared: Spared::ALL,
-            window_bytes,
-        }
-    }
-
-    /// The same, with less that spares calls.
-    #[must_use]
-    pub fn sparing(self, spared: Spared) -> Self {
-        let is_run = self.is_run();
-        let window_bytes = if spared.windows { self.window_bytes } else { 0 };
-        Self {
             spared,
-            windows: Windows::new(Arc::clone(&self.board), window_bytes),
-            shelves: Shelves::new(is_run && spared.shelf, self.window_bytes / 2),
-            logs: Logs::new(is_run && spared.writes),
-            ..self
         }
     }
 

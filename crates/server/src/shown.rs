@@ -146,9 +146,14 @@ impl Service {
         if node.kind() != FileType::File || description.flags().has(OpenFlags::DIRECT) {
             return None;
         }
-        let version = self.board.bytes_version(node.ino())?;
+        self.bytes_to_show(node.ino())
+    }
+
+    /// The count of a file whose bytes may go on shelves.
+    pub(crate) fn bytes_to_show(&self, ino: u64) -> Option<Version> {
+        let version = self.board.bytes_version(ino)?;
         // In this order: what may be stored later than this look changes the count.
-        (!self.windows.is_stored(node.ino())).then_some(version)
+        (!self.windows.is_stored(ino)).then_some(version)
     }
 
     /// A session has read `bytes` at an offset of a file that had the count `version` before: their pages go on the

@@ -319,10 +319,13 @@ impl ServerLane {
     /// # Errors
     /// The host has no memory or descriptor left.
     pub fn new(board: Arc<Board>) -> Result<Self, Errno> {
-        let memory = Mapping::shareable(LANE_BYTES, Pages::Base)?;
+        Mapping::shareable(LANE_BYTES, Pages::Base).map(|memory| Self::of(Lane(memory), board))
+    }
+
+    fn of(lane: Lane, board: Arc<Board>) -> Self {
         let (patience, processor, taken) = Default::default();
         let (closed, taken_up) = Default::default();
-        Ok(Self { lane: Lane(memory), board, closed, taken_up, patience, processor, taken })
+        Self { lane, board, closed, taken_up, patience, processor, taken }
     }
 
     /// A lane that nobody has used, in the memory of this one, which nobody uses any more. What was said in it is gone;
@@ -330,9 +333,7 @@ impl ServerLane {
     #[must_use]
     pub fn renewed(self) -> Self {
         self.lane.0.write(0, &[0; DATA]);
-        let (patience, processor, taken) = Default::default();
-        let (closed, taken_up) = Default::default();
-        Self { closed, taken_up, patience, processor, taken, ..self }
+        Self::of(self.lane, self.board)
     }
 
     /// The opens that the client has posted here.

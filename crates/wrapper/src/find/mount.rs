@@ -150,9 +150,7 @@ fn thread() -> u32 {
 
 fn mount(silence: Silence) -> Answer<()> {
     let setting = setting::setting().ok_or(Fail::Errno(libc::EIO))?;
-    edge::panic_hook();
-    fence::raise(setting.server.is_some()).map_err(Fail::Errno)?;
-    placeholder::prepare()?;
+    prepare()?;
     if let Some(server) = &setting.server {
         let tree = setting.config.tree.as_deref().unwrap_or_default();
         let session = Session::connect_tree(server, tree.as_bytes()).map_err(|error| {
@@ -210,20 +208,20 @@ pub(crate) fn session() -> Option<&'static Session> {
 /// # Errors
 /// The server's.
 pub(crate) fn adopt(heir: QuietFd) -> Answer<Welcome> {
-    let (_, welcome) = adopted(heir).inspect_err(|_| fence::lower())?;
+    let adopted = prepare().and_then(|()| adopted(heir));
+    let (_, welcome) = adopted.inspect_err(|_| fence::lower())?;
     STATE.store(MOUNTED, Ordering::Release);
     Ok(welcome)
 }
 
-/// What a session needs in this process.
+/// What a mount needs in this process.
 fn prepare() -> Answer<()> {
     edge::panic_hook();
-    fence::raise(true).map_err(Fail::Errno)?;
+    fence::raise(setting::is_shared()).map_err(Fail::Errno)?;
     placeholder::prepare()
 }
 
 fn adopted(heir: QuietFd) -> Answer<(&'static Session, Welcome)> {
-    prepare()?;
     let (session, welcome) =
         Session::adopt(heir).map_err(|error| Fail::Errno(error.errno().raw_os_error()))?;
     let session = Box::leak(Box::new(session));
@@ -261,16 +259,16 @@ pub(crate) fn wake() {
 
 /// The heir that waits is of no use: the process has left the directory that it holds.
 pub(crate) fn give_heir_up() {
-    if waiting::may_be_there() && begin_mounting().is_ok() {
+    if waiting::may_be_there() && hold_unmounted() {
         drop(waiting::take());
-        end_mounting(IDLE);
+        let_mount();
     }
 }
 
 /// Waits for what another thread mounts, if one does.
 pub(crate) fn await_mounting() {
-    if setting::is_shared() && begin_mounting().is_ok() {
-        end_mounting(IDLE);
+    if setting::is_shared() && hold_unmounted() {
+        let_mount();
     }
 }
 
@@ -280,11 +278,11 @@ pub(crate) struct Waits(pub c_int);
 impl Waits {
     /// None where none waits.
     pub(crate) fn hold() -> Option<Self> {
-        if !waiting::may_be_there() || begin_mounting().is_err() {
+        if !waiting::may_be_there() || !hold_unmounted() {
             return None;
         }
         let Some(number) = waiting::number() else {
-            end_mounting(IDLE);
+            let_mount();
             return None;
         };
         sys!(SYS_fcntl, number, libc::F_SETFD, 0);
@@ -295,7 +293,7 @@ impl Waits {
 impl Drop for Waits {
     fn drop(&mut self) {
         sys!(SYS_fcntl, self.0, libc::F_SETFD, libc::FD_CLOEXEC);
-        end_mounting(IDLE);
+        let_mount();
     }
 }
 
