@@ -336,10 +336,13 @@ impl Cache {
     fn take_frame(&self, object: &Arc<Object>, page: Page) -> Result<u32, NoCleanFrame> {
         let mut eviction = self.eviction();
         let taken = eviction.take(object, page);
-        let lost = eviction.take_lost();
+        let (lost, begun) = (eviction.take_lost(), eviction.take_begun());
         drop(eviction);
         if lost > 0 {
             self.dirty.fetch_sub(lost, Ordering::Relaxed);
+        }
+        if let Some(huge_page) = begun {
+            self.memory.gather(huge_page);
         }
         taken
     }

@@ -50,6 +50,8 @@ pub(crate) struct Eviction {
     evictions: u64,
     /// Frames found dirty whose object was gone.
     lost: u64,
+    /// A huge page whose first frame was taken, and that is not present yet.
+    begun: Option<usize>,
 }
 
 impl Eviction {
@@ -64,6 +66,7 @@ impl Eviction {
             policy: policy.order(layout.frames),
             evictions: 0,
             lost: 0,
+            begun: None,
         }
     }
 
@@ -74,6 +77,11 @@ impl Eviction {
     /// Dirty frames of dropped objects found since the last call.
     pub(crate) fn take_lost(&mut self) -> u64 {
         core::mem::take(&mut self.lost)
+    }
+
+    /// Where a huge page begins whose first frame was taken since the last call.
+    pub(crate) fn take_begun(&mut self) -> Option<usize> {
+        self.begun.take()
     }
 
     /// A frame for a page that its caller has claimed.
@@ -125,6 +133,7 @@ impl Eviction {
                 state: FrameState::Free,
             });
             self.layout.set_high_water(&self.memory, next + 1);
+            self.begun = self.layout.huge_page(next);
             return Ok(next);
         }
         self.evict()

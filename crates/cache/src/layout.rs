@@ -6,12 +6,13 @@
 
 use crate::FRAMES_MAX;
 use core::sync::atomic::Ordering;
-use nvmed_sys::Mapping;
+use nvmed_sys::{HUGE_BYTES, Mapping};
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, Page};
 
 const HEADER_BYTES: usize = 64;
 const DESCRIPTOR_BYTES: usize = 16;
 const DIRTY_MARK: u64 = 1;
+const FRAMES_A_HUGE_PAGE: u32 = (HUGE_BYTES / BLOCK_BYTES) as u32;
 
 /// Where a cache lies in its mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,14 @@ impl Layout {
     #[inline]
     pub(crate) fn frame(&self, frame: u32) -> usize {
         self.frames_offset + ((frame as usize) << BLOCK_SHIFT)
+    }
+
+    /// Where the huge page begins that this frame is the first of, unless it is one of the first frames: a mount that
+    /// uses few takes no more memory than they have.
+    pub(crate) fn huge_page(&self, frame: u32) -> Option<usize> {
+        let at = self.frame(frame);
+        let is_whole = at.is_multiple_of(HUGE_BYTES) && self.frames - frame >= FRAMES_A_HUGE_PAGE;
+        (is_whole && frame >= FRAMES_A_HUGE_PAGE).then_some(at)
     }
 
     fn descriptor(&self, frame: u32) -> usize {

@@ -34,6 +34,8 @@ const AT_MAGIC: usize = 0;
 const AT_STATE: usize = 8;
 const AT_OWNER: usize = 12;
 const AT_CACHE_BYTES: usize = 16;
+/// Whether the cache is to have huge pages.
+const AT_HUGE: usize = 24;
 /// The holder's descriptors of the logs, u32 each; 0 is none.
 const AT_LOGS: usize = 64;
 const LEDGER_OFFSET: u64 = 4096;
@@ -111,6 +113,7 @@ impl RunMemory {
         rustix::fs::ftruncate(&fd, MEMORY_OFFSET + layout.total_bytes() as u64).map_err(fail)?;
         let header = Mapping::shared(fd.as_fd(), 0, 4096, Pages::Base).map_err(fail)?;
         header.u64(AT_CACHE_BYTES).store(config.cache_bytes, Ordering::Relaxed);
+        header.u32(AT_HUGE).store(u32::from(config.cache_huge), Ordering::Relaxed);
         header.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
         let pid = rustix::process::getpid().as_raw_nonzero();
         let memory = Self::map(fd, header, format!("/proc/{pid}/fd").into()).map_err(fail)?;
@@ -203,7 +206,9 @@ impl RunMemory {
         let bytes = MemoryLayout::new(cache_bytes).total_bytes();
         // A copy of the descriptor stays with the mapping, for a device in another process to map it too.
         let kept = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
-        let memory = Mapping::backed(kept, MEMORY_OFFSET, bytes, Pages::Huge)?;
+        let is_huge = header.u32(AT_HUGE).load(Ordering::Relaxed) != 0;
+        let pages = if is_huge { Pages::Huge } else { Pages::Base };
+        let memory = Mapping::backed(kept, MEMORY_OFFSET, bytes, pages)?;
         Ok(Self { fd, header, memory: Arc::new(memory), cache_bytes, holder, logs: Vec::new(), _lock: None })
     }
 

@@ -38,7 +38,7 @@ pub use clock::host_clock;
 pub use descriptor::{QUIET, QUIET_LEAST, QuietFd, forget_quiet, is_quiet, next_quiet};
 pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;
-pub use mapping::{Mapping, Pages};
+pub use mapping::{HUGE_BYTES, Mapping, Pages};
 pub use nursery::Nursery;
 pub use peer::peer_groups;
 pub use registers::Registers;

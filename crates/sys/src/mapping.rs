@@ -10,13 +10,14 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Which pages should stand behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// The base page size, 4 KiB.
     Base,
-    /// Transparent huge pages where the kernel has them (`MADV_HUGEPAGE`); base pages otherwise.
+    /// Transparent huge pages where the kernel has them (`MADV_HUGEPAGE`, [`Mapping::gather`]); base pages otherwise.
     Huge,
 }
 
@@ -30,6 +31,8 @@ pub struct Mapping {
     len: usize,
     /// Anonymous memory of this process alone.
     private: bool,
+    /// Which pages should stand behind it.
+    pages: Pages,
     /// What another process maps to reach the same bytes.
     backing: OnceLock<Backing>,
     /// A forked child does not inherit the pages.
@@ -54,8 +57,12 @@ unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`; no method hands out a reference to non-atomic memory.
 unsafe impl Sync for Mapping {}
 
-/// The alignment given to huge mappings, the x86-64 and common arm64 huge page.
-const HUGE_BYTES: usize = 2 << 20;
+/// A huge page of x86-64, and of most arm64, and the alignment given to huge mappings.
+pub const HUGE_BYTES: usize = 2 << 20;
+/// madvise(2), since Linux 6.1.
+const MADV_COLLAPSE: i32 = 25;
+/// Of a processor's time, for one huge page: a kernel that moves much memory for it is not asked again.
+const GATHERED_IN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Held while memory is made shareable, which happens at set-up and is rare.
 static SHARING: Mutex<()> = Mutex::new(());
@@ -77,37 +84,54 @@ impl Mapping {
                     MapFlags::PRIVATE | MapFlags::NORESERVE,
                 )?
             };
-            let mapping = Self::adopt(base, len, None);
+            let mapping = Self::adopt(base, len, pages, None);
             // SAFETY: the range was mapped just above and is ours alone; the advice changes no bytes.
             // A kernel without huge pages refuses it, which is what was asked for anyway.
             let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxNoHugepage) };
             return Ok(mapping);
         }
         let len = len.next_multiple_of(HUGE_BYTES);
-        // SAFETY: as above; the surplus is returned below, so that the rest starts on a huge page.
-        let wide = unsafe {
-            rustix::mm::mmap_anonymous(
-                ptr::null_mut(),
-                len + HUGE_BYTES,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
-        };
-        let lead = wide.align_offset(HUGE_BYTES);
-        // SAFETY: `lead < HUGE_BYTES`, so head and tail lie inside the mapping made above and no
-        // one else knows of them yet.
-        let base = unsafe {
-            if lead > 0 {
-                rustix::mm::munmap(wide, lead)?;
-            }
-            let base = wide.byte_add(lead);
-            rustix::mm::munmap(base.byte_add(len), HUGE_BYTES - lead)?;
-            base
-        };
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the place is of this length, and nobody else knows of it.
+        let base = Self::placed(len, 0, |place| unsafe {
+            rustix::mm::mmap_anonymous(place, len, protection, flags)
+        })?;
         // SAFETY: `[base, base + len)` is ours; the advice changes no bytes. A refusal (no THP in
         // this kernel) leaves base pages, which are only slower.
         let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
-        Ok(Self::adopt(base, len, None))
+        Ok(Self::adopt(base, len, pages, None))
+    }
+
+    /// What `map` makes, with `MAP_FIXED`, at a place of `len` bytes where it can have huge pages of a file from
+    /// `offset` on: both are as far behind a multiple of one.
+    fn placed(
+        len: usize,
+        offset: u64,
+        map: impl FnOnce(*mut c_void) -> Result<*mut c_void, Errno>,
+    ) -> Result<*mut c_void, Errno> {
+        let len = len.next_multiple_of(4096);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a null hint; the mapping touches no existing memory.
+        let wide = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), len + HUGE_BYTES, ProtFlags::empty(), flags)?
+        };
+        let behind = offset as usize % HUGE_BYTES;
+        let lead = (behind + HUGE_BYTES - wide.addr() % HUGE_BYTES) % HUGE_BYTES;
+        // SAFETY: `lead < HUGE_BYTES`, so head and tail lie inside the mapping made above and no
+        // one else knows of them yet.
+        let place = unsafe {
+            if lead > 0 {
+                rustix::mm::munmap(wide, lead)?;
+            }
+            let place = wide.byte_add(lead);
+            rustix::mm::munmap(place.byte_add(len), HUGE_BYTES - lead)?;
+            place
+        };
+        map(place).inspect_err(|_| {
+            // SAFETY: what is left of it is ours, and nobody knows of it.
+            let _ = unsafe { rustix::mm::munmap(place, len) };
+        })
     }
 
     /// Zeroed memory of `len` bytes, rounded up to whole pages, that another process can be given: see
@@ -191,33 +215,37 @@ impl Mapping {
     /// # Errors
     /// What `mmap` answers.
     pub fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize, pages: Pages) -> Result<Self, Errno> {
-        // SAFETY: a null hint; the mapping touches no existing memory.
-        let base = unsafe {
-            rustix::mm::mmap(
-                ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-                fd,
-                offset,
-            )?
-        };
-        if pages == Pages::Huge {
-            // SAFETY: the range was mapped just above; the advice changes no bytes.
-            let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
-        }
-        Ok(Self::adopt(base, len, Some((fd, offset))))
+        let base = Self::map(fd, (offset, len), ProtFlags::READ | ProtFlags::WRITE, pages)?;
+        Ok(Self::adopt(base, len, pages, Some((fd, offset))))
     }
 
     /// As [`Mapping::shared`], for who only reads: a store to it is a `SIGSEGV`.
     ///
     /// # Errors
     /// What `mmap` answers.
-    pub fn read_only(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, Errno> {
+    pub fn read_only(fd: BorrowedFd<'_>, offset: u64, len: usize, pages: Pages) -> Result<Self, Errno> {
+        let base = Self::map(fd, (offset, len), ProtFlags::READ, pages)?;
+        Ok(Self::adopt(base, len, pages, Some((fd, offset))))
+    }
+
+    fn map(
+        fd: BorrowedFd<'_>,
+        (offset, len): (u64, usize),
+        protection: ProtFlags,
+        pages: Pages,
+    ) -> Result<*mut c_void, Errno> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a null hint; the mapping touches no existing memory.
-        let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, ProtFlags::READ, flags, fd, offset)? };
-        Ok(Self::adopt(base, len, Some((fd, offset))))
+        if pages == Pages::Base || len < HUGE_BYTES {
+            // SAFETY: a null hint; the mapping touches no existing memory.
+            return unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, flags, fd, offset) };
+        }
+        // SAFETY: the place is of this length, and nobody else knows of it.
+        let base = Self::placed(len, offset, |place| unsafe {
+            rustix::mm::mmap(place, len, protection, flags | MapFlags::FIXED, fd, offset)
+        })?;
+        // SAFETY: the range was mapped just above; the advice changes no bytes.
+        let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
+        Ok(base)
     }
 
     /// Puts zeroes that nobody else sees in the place of what was mapped to be read; the kernel does that in one step
@@ -251,11 +279,12 @@ impl Mapping {
         self.guard.as_ref().is_some_and(Guard::is_cut)
     }
 
-    fn adopt(base: *mut c_void, len: usize, file: Option<(BorrowedFd<'_>, u64)>) -> Self {
+    fn adopt(base: *mut c_void, len: usize, pages: Pages, file: Option<(BorrowedFd<'_>, u64)>) -> Self {
         Self {
             base: NonNull::new(base.cast()).expect("mmap never answers null on success"),
             len,
             private: file.is_none(),
+            pages,
             #[cfg(feature = "model")]
             words: crate::model::Words::of(file),
             backing: OnceLock::new(),
@@ -362,6 +391,32 @@ impl Mapping {
         // SAFETY: the range is ours by `at`; populating changes no bytes. Its failure (an older kernel, no
         // memory) leaves the pages to be faulted one by one.
         let _ = unsafe { rustix::mm::madvise(base.cast(), len, Advice::LinuxPopulateWrite) };
+    }
+
+    /// Puts one huge page behind [`HUGE_BYTES`] from `offset` on, a multiple of as many, of memory made with
+    /// [`Mapping::shareable`] or [`Mapping::backed`] and [`Pages::Huge`], and makes it present (`MADV_COLLAPSE`, Linux
+    /// 6.1), whatever is there of them. To touch its 4 KiB pages one by one takes three times as long, and in each other
+    /// mapping as long again. False where the kernel has none to give, or takes long to find one: all stays as it is.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    pub fn gather(&self, offset: usize) -> bool {
+        static GIVEN_UP: AtomicBool = AtomicBool::new(false);
+        let base = self.at(offset, HUGE_BYTES);
+        if self.pages == Pages::Base || self.backing.get().is_none() || GIVEN_UP.load(Ordering::Relaxed) {
+            return false;
+        }
+        // Nothing is gathered where there is no page at all.
+        self.populate(offset, 1);
+        let begun = clock_gettime(ClockId::ThreadCPUTime);
+        // SAFETY: the range is ours by `at`; its bytes stay as they are.
+        let gathered = unsafe { libc::madvise(base.cast(), HUGE_BYTES, MADV_COLLAPSE) } == 0;
+        let took = clock_gettime(ClockId::ThreadCPUTime) - begun;
+        let is_unknown = !gathered && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+        if is_unknown || took > GATHERED_IN {
+            GIVEN_UP.store(true, Ordering::Relaxed);
+        }
+        gathered
     }
 
     /// Gives the pages that lie wholly in a range back to the kernel: private anonymous memory
@@ -498,6 +553,40 @@ mod tests {
             let read = std::panic::catch_unwind(|| memory.read(offset, &mut vec![0; len]));
             assert!(read.is_err(), "{len} bytes at {offset} were read");
         }
+    }
+
+    /// Bytes of huge pages behind a mapping of a file, as the kernel tells.
+    fn huge_bytes(memory: &Mapping) -> usize {
+        let head = format!("{:x}-", memory.address() as usize);
+        let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut lines = all.lines().skip_while(|line| !line.starts_with(&head));
+        let line = lines.find(|line| line.starts_with("ShmemPmdMapped:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+    }
+
+    #[test]
+    fn what_is_gathered_is_a_huge_page_in_each_mapping_and_keeps_its_bytes() {
+        let memory = Mapping::shareable(5 << 20, Pages::Huge).unwrap();
+        let (fd, _) = memory.backing().unwrap();
+        let others = [
+            Mapping::read_only(fd, 0, memory.len(), Pages::Huge).unwrap(),
+            Mapping::shared(fd, 4096, memory.len() - 4096, Pages::Huge).unwrap(),
+        ];
+        memory.write(3_000_000, b"before");
+        let is_huge = memory.gather(HUGE_BYTES);
+        memory.write(3_500_000, b"after");
+        for (other, offset) in others.iter().zip([0, 4096]) {
+            assert!(memory.equal(HUGE_BYTES, other, HUGE_BYTES - offset, HUGE_BYTES));
+            let mut bytes = [0; 6];
+            other.read(3_000_000 - offset, &mut bytes);
+            assert_eq!((&bytes, huge_bytes(other)), (b"before", if is_huge { HUGE_BYTES } else { 0 }));
+        }
+        if !is_huge {
+            println!("SKIPPED: the kernel gathers no huge pages");
+        }
+        let private = Mapping::anonymous(HUGE_BYTES, Pages::Huge).unwrap();
+        let base = Mapping::shareable(HUGE_BYTES, Pages::Base).unwrap();
+        assert!(!private.gather(0) && !base.gather(0), "no file, and not asked for");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::parking::{self, wake_all};
 use core::time::Duration;
 use nvmed_fs::versions::{self, Counts, Version};
 use nvmed_sys::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use nvmed_sys::{Mapping, QuietFd};
+use nvmed_sys::{HUGE_BYTES, Mapping, Pages, QuietFd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ const FILES_BITS: u32 = 20;
 /// Versions of inodes, of directories on a path, and of names, which share them too.
 const VERSIONS: usize = FILES + (8 << FILES_BITS);
 const VERSIONS_BITS: u32 = 20;
-const BOARD_BYTES: usize = VERSIONS + (8 << VERSIONS_BITS);
+const BOARD_BYTES: usize = (VERSIONS + (8 << VERSIONS_BITS)).next_multiple_of(HUGE_BYTES);
 
 /// How long a look at what else runs is good for.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
@@ -45,6 +45,8 @@ pub struct Board {
     load: Option<QuietFd>,
     looked_ns: AtomicU64,
     processors: u32,
+    /// Huge pages that it was given.
+    gathered: AtomicU64,
 }
 
 impl Board {
@@ -53,7 +55,7 @@ impl Board {
     /// # Errors
     /// The host has no memory or descriptor left, or no `/proc`.
     pub fn new() -> Result<Self, Errno> {
-        Self::of(Mapping::shareable(BOARD_BYTES, nvmed_sys::Pages::Base)?)
+        Self::of(Mapping::shareable(BOARD_BYTES, Pages::Huge)?)
     }
 
     /// A board that another process made; `fd` is its [`Board::writers`].
@@ -62,7 +64,7 @@ impl Board {
     /// As [`Board::new`]; `EINVAL` for what is no board.
     pub fn open(fd: OwnedFd) -> Result<Self, Errno> {
         memory::check_bytes(fd.as_fd(), BOARD_BYTES)?;
-        Self::of(Mapping::backed(fd, 0, BOARD_BYTES, nvmed_sys::Pages::Base)?)
+        Self::of(Mapping::backed(fd, 0, BOARD_BYTES, Pages::Huge)?)
     }
 
     fn of(memory: Mapping) -> Result<Self, Errno> {
@@ -84,7 +86,17 @@ impl Board {
             load: load.map(QuietFd::new),
             looked_ns: AtomicU64::new(0),
             processors: memory::processors(),
+            gathered: AtomicU64::new(0),
         })
+    }
+
+    /// One more part of it becomes a huge page, if there is one left.
+    pub(crate) fn gather_next(&self) {
+        let begins = self.gathered.load(Ordering::Relaxed) as usize * HUGE_BYTES;
+        if begins < BOARD_BYTES {
+            self.gathered.fetch_add(1, Ordering::Relaxed);
+            self.memory.gather(begins);
+        }
     }
 
     /// The descriptor for another process that writes to the board.
@@ -200,7 +212,7 @@ impl BoardView {
     /// `EINVAL` for what is no board; what `mmap` answers.
     pub fn open(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
         memory::check_bytes(fd, BOARD_BYTES)?;
-        Ok(Self { memory: Mapping::read_only(fd, 0, BOARD_BYTES)? })
+        Ok(Self { memory: Mapping::read_only(fd, 0, BOARD_BYTES, Pages::Huge)? })
     }
 
     /// Whether the server is gone.
@@ -276,10 +288,7 @@ mod tests {
     #[test]
     fn a_client_can_only_read_the_board() {
         let board = Board::new().unwrap();
-        assert_eq!(
-            Mapping::shared(board.readers(), 0, BOARD_BYTES, nvmed_sys::Pages::Base).err(),
-            Some(Errno::ACCESS)
-        );
+        assert_eq!(Mapping::shared(board.readers(), 0, BOARD_BYTES, Pages::Base).err(), Some(Errno::ACCESS));
         assert!(rustix::io::pwrite(board.readers(), b"x", 0).is_err());
         assert!(rustix::fs::ftruncate(board.readers(), 0).is_err());
     }

@@ -3,8 +3,8 @@
 use crate::shelf::{FILE_PAGES, LEAF_NUMBERS, LEAVES, PAGE, card};
 use core::ops::Range;
 use nvmed_fs::versions::Version;
-use nvmed_sys::Mapping;
 use nvmed_sys::atomic::Ordering;
+use nvmed_sys::{HUGE_BYTES, Mapping};
 
 /// In the place of a number: that leaf is not there.
 pub(crate) const ABSENT: u32 = u32::MAX;
@@ -36,6 +36,9 @@ pub trait ShelfPages {
 
 /// Leaves whose memory is made present together: one by one each takes as long as the copy of a small file.
 const PRESENT_AT_ONCE: u32 = 32;
+/// As many where more than these are used.
+const HUGE_PAGE_LEAVES: u32 = (HUGE_BYTES / PAGE) as u32;
+const _: () = assert!(LEAVES.is_multiple_of(HUGE_BYTES) && HUGE_PAGE_LEAVES.is_multiple_of(PRESENT_AT_ONCE));
 
 /// Leaves that are no card's.
 #[derive(Debug)]
@@ -67,7 +70,8 @@ impl Pool {
     pub(crate) fn not_present(&mut self) -> Option<Range<u32>> {
         (self.used > self.present).then(|| {
             let first = self.present;
-            self.present = (first + PRESENT_AT_ONCE).min(self.max);
+            let count = if first < HUGE_PAGE_LEAVES { PRESENT_AT_ONCE } else { HUGE_PAGE_LEAVES };
+            self.present = (first + count).min(self.max);
             first..self.present
         })
     }
@@ -172,14 +176,32 @@ mod tests {
         assert_eq!([pages(0), pages(8_000), pages(1 << 30)], [32, 1_000, 32_768]);
     }
 
+    struct Endless;
+
+    impl ShelfPages for Endless {
+        fn take(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn the_memory_of_leaves_is_made_present_before_they_are_used_and_soon_in_huge_pages() {
+        let mut pool = Pool::new(1300);
+        let mut present = 0..0;
+        for leaf in 0..1300 {
+            assert_eq!(pool.take(&Endless), Some(leaf));
+            if let Some(more) = pool.not_present() {
+                assert_eq!(more.start, present.end, "each once, in order");
+                let whole = start_of(more.start).is_multiple_of(HUGE_BYTES) && more.len() == 512;
+                assert!(more.end == 1300 || whole == (leaf >= 512), "{more:?} for {leaf}");
+                present = more;
+            }
+            assert!(leaf < present.end);
+        }
+    }
+
     #[test]
     fn a_pool_gives_out_what_it_has_and_no_more() {
-        struct Endless;
-        impl ShelfPages for Endless {
-            fn take(&self) -> bool {
-                true
-            }
-        }
         let mut pool = Pool::new(2);
         assert_eq!([pool.take(&Endless), pool.take(&Endless), pool.take(&Endless)], [Some(0), Some(1), None]);
         pool.give([ABSENT, 1]);

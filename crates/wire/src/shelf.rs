@@ -12,7 +12,7 @@ use nvmed_dice::Dice;
 use nvmed_fs::versions::{TRAIL_MAX, Version};
 use nvmed_fs::{Fold, Follow, Stat};
 use nvmed_sys::atomic::{Ordering, fence};
-use nvmed_sys::{Mapping, Pages, QuietFd};
+use nvmed_sys::{HUGE_BYTES, Mapping, Pages, QuietFd};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -35,6 +35,8 @@ pub(crate) const RENEWS_ATIME: usize = 8;
 pub(crate) const DEVICE: usize = 16;
 pub(crate) const SAME_IDS: usize = 24;
 
+/// Names that come to a shelf for each huge page that it, and then the board, is given.
+const NAMES_A_HUGE_PAGE: usize = 256;
 pub(crate) const NAME_BYTES: usize = 256;
 const NAME_SETS: usize = 4096;
 pub(crate) const CARD_BYTES: usize = 256;
@@ -46,7 +48,7 @@ const NAME_KEYS: usize = 4096;
 const CARD_KEYS: usize = NAME_KEYS + NAME_SETS * WAYS * 8;
 pub(crate) const NAMES: usize = CARD_KEYS + CARDS_MAX * 8;
 pub(crate) const CARDS: usize = NAMES + NAME_SETS * WAYS * NAME_BYTES;
-pub(crate) const LEAVES: usize = (CARDS + CARDS_MAX * CARD_BYTES).next_multiple_of(2 << 20);
+pub(crate) const LEAVES: usize = (CARDS + CARDS_MAX * CARD_BYTES).next_multiple_of(HUGE_BYTES);
 
 /// Of a name: where its words are.
 pub(crate) mod name {
@@ -196,6 +198,8 @@ pub struct Shelf {
     dice: Dice,
     /// Says which entries are worth their places.
     board: Arc<Board>,
+    /// Names that have come.
+    came: usize,
 }
 
 impl Shelf {
@@ -211,7 +215,7 @@ impl Shelf {
         (renews_atime, same_ids): (bool, bool),
     ) -> Result<Self, Errno> {
         let pages_max = u32::try_from(pages).unwrap_or(u32::MAX);
-        let memory = Mapping::shareable(LEAVES + pages_max as usize * PAGE, Pages::Base)?;
+        let memory = Mapping::shareable(LEAVES + pages_max as usize * PAGE, Pages::Huge)?;
         let readers = memory::read_only(&memory)?;
         memory.u64(RENEWS_ATIME).store(u64::from(renews_atime), Ordering::Relaxed);
         memory.u64(SAME_IDS).store(u64::from(same_ids), Ordering::Relaxed);
@@ -227,6 +231,7 @@ impl Shelf {
             pool: Pool::new(pages_max),
             dice: Dice::new(u64::from_ne_bytes(seed)),
             board: Arc::clone(board),
+            came: 0,
         })
     }
 
@@ -267,6 +272,7 @@ impl Shelf {
         let stale = || places.clone().find(|entry| self.is_stale_name(*entry));
         let place = same().or_else(free).or_else(stale).or_else(|| places.clone().nth(chance));
         let Some(place) = place else { return };
+        self.has_come();
         self.entry(place, || {
             self.set(name_key(place), hash);
             self.set(place + name::AT, at);
@@ -279,6 +285,20 @@ impl Shelf {
                 self.set(place + name::PATH + 8 * number, word);
             }
         });
+    }
+
+    /// One more name has come. What is looked up is spread over all that a shelf and the board have: the more there is,
+    /// the more of both becomes huge pages, for a reader has to touch all of it.
+    fn has_come(&mut self) {
+        self.came += 1;
+        if self.came.is_multiple_of(NAMES_A_HUGE_PAGE) {
+            let huge_page = (self.came / NAMES_A_HUGE_PAGE - 1) * HUGE_BYTES;
+            if huge_page < LEAVES {
+                self.memory.gather(huge_page);
+            } else {
+                self.board.gather_next();
+            }
+        }
     }
 
     fn word(&self, at: usize) -> u64 {
@@ -437,7 +457,10 @@ impl Shelf {
     fn take_leaf(&mut self, more: &impl ShelfPages) -> Option<u32> {
         let leaf = self.pool.take(more);
         if let Some(leaves) = self.pool.not_present() {
-            self.memory.populate(leaf::start_of(leaves.start), leaves.len() * PAGE);
+            let (start, bytes) = (leaf::start_of(leaves.start), leaves.len() * PAGE);
+            if bytes < HUGE_BYTES || !self.memory.gather(start) {
+                self.memory.populate(start, bytes);
+            }
         }
         leaf
     }

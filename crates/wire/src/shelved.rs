@@ -6,8 +6,8 @@ use crate::memory;
 use crate::shelf::{self, LEAF_NUMBERS, LEAVES, MAGIC, NAME_BYTES, PAGE, card, name};
 use nvmed_fs::versions::{TRAIL_MAX, Version};
 use nvmed_fs::{Follow, Stat};
-use nvmed_sys::Mapping;
 use nvmed_sys::atomic::{Ordering, fence};
+use nvmed_sys::{Mapping, Pages};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
@@ -70,7 +70,7 @@ impl ShelfView {
     pub fn open(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
         memory::check_bytes(fd, LEAVES)?;
         let bytes = usize::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| Errno::INVAL)?;
-        let memory = Mapping::read_only(fd, 0, bytes)?;
+        let memory = Mapping::read_only(fd, 0, bytes, Pages::Huge)?;
         if memory.u64(0).load(Ordering::Acquire) != MAGIC {
             return Err(Errno::INVAL);
         }

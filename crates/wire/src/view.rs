@@ -2,8 +2,8 @@
 
 use crate::memory;
 use crate::window::{ABSENT, OPEN, PAGE, PAGES, SIZE, WINDOW_PAGES_MAX, WORDS, bytes, pages_start, words};
-use nvmed_sys::Mapping;
 use nvmed_sys::atomic::{Ordering, fence};
+use nvmed_sys::{Mapping, Pages};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
@@ -38,13 +38,17 @@ impl WindowView {
     /// `EINVAL` for what is no window; what `mmap` answers.
     pub fn open(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
         memory::check_bytes(fd, WORDS)?;
-        let head = Mapping::read_only(fd, 0, WORDS)?;
+        let head = Mapping::read_only(fd, 0, WORDS, Pages::Base)?;
         let pages = head.u64(PAGES).load(Ordering::Acquire);
         if pages == 0 || pages > WINDOW_PAGES_MAX {
             return Err(Errno::INVAL);
         }
         memory::check_bytes(fd, bytes(pages))?;
-        Ok(Self { memory: Mapping::read_only(fd, 0, bytes(pages))?, pages, start: pages_start(pages) })
+        Ok(Self {
+            memory: Mapping::read_only(fd, 0, bytes(pages), Pages::Base)?,
+            pages,
+            start: pages_start(pages),
+        })
     }
 
     /// Whether the window still is to be had.

@@ -5,7 +5,7 @@ use nvmed_cache::{
     Cache, Claimed, DirtyPage, EvictionPolicy, Layout, NoCleanFrame, Object, Options, Outcome, PageState,
     Written,
 };
-use nvmed_sys::{Mapping, Pages};
+use nvmed_sys::{HUGE_BYTES, Mapping, Pages};
 use nvmed_units::Page;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -260,5 +260,36 @@ fn an_abandoned_claim_leaves_nothing() {
         claim.write(0, &[9; PAGE]);
         drop(claim);
         assert!(!file.cache.has(&file.object, page));
+    }
+}
+
+/// Beyond the first frames their memory comes in huge pages, where the kernel has any.
+#[test]
+fn frames_keep_their_bytes_while_their_memory_becomes_huge_pages() {
+    let frames = 2000;
+    let layout = Layout { table_offset: 0, frames_offset: HUGE_BYTES, frames };
+    let bytes = HUGE_BYTES + frames as usize * PAGE;
+    let mapping = Arc::new(Mapping::shareable(bytes, Pages::Huge).unwrap());
+    let cache = Cache::new(Arc::clone(&mapping), layout, Options::dirty_limit(frames));
+    let object = Object::new(1);
+    let tag = |page: u64| page.to_le_bytes();
+    for page in 0..u64::from(frames) {
+        let Ok(Claimed::Fill(claim)) = cache.claim(&object, Page(page)) else { panic!("page {page}") };
+        claim.write(0, &tag(page).repeat(PAGE / 8));
+        claim.publish(PageState { dirty: false, backed: true });
+    }
+    for page in 0..u64::from(frames) {
+        let mut whole = [0; PAGE];
+        assert!(cache.read(&object, Page(page), 0, &mut whole));
+        assert!(whole.chunks(8).all(|word| word == tag(page)), "page {page}");
+    }
+    let head = format!("{:x}-", mapping.address() as usize);
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&head));
+    let huge = lines.find_map(|line| line.strip_prefix("ShmemPmdMapped:")).unwrap();
+    // 2,000 frames are three whole huge pages and more; the first one is not asked for.
+    match huge.trim() {
+        "0 kB" => println!("SKIPPED: the kernel gives no huge pages"),
+        huge => assert_eq!(huge, "4096 kB"),
     }
 }
