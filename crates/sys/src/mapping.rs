@@ -395,8 +395,9 @@ impl Mapping {
 
     /// Puts one huge page behind [`HUGE_BYTES`] from `offset` on, a multiple of as many, of memory made with
     /// [`Mapping::shareable`] or [`Mapping::backed`] and [`Pages::Huge`], and makes it present (`MADV_COLLAPSE`, Linux
-    /// 6.1), whatever is there of them. To touch its 4 KiB pages one by one takes three times as long, and in each other
-    /// mapping as long again. False where the kernel has none to give, or takes long to find one: all stays as it is.
+    /// 6.1), whatever is there of them. To touch its 4 KiB pages one by one takes three times as long, and in each
+    /// other mapping as long again. False where the kernel has none to give, or takes long to find one: all stays as
+    /// it is.
     ///
     /// # Panics
     /// When the range is not inside the mapping.
