@@ -73,6 +73,7 @@ impl File {
     /// Reads from the window; none when the call must be made.
     #[inline]
     pub(crate) fn read_cached(&self, into: &mut [u8], offset: u64) -> Option<Result<usize, FsError>> {
+        self.holding.granted.was_read();
         let Some(mut seat) = self.cached.seat.get() else {
             return self.read_shown(into, offset).map(|bytes| {
                 self.count_hit(bytes);
@@ -82,6 +83,9 @@ impl File {
         let core = self.core();
         if core.board.is_dead() {
             return Some(Err(FsError::Host(Errno::IO)));
+        }
+        if self.holding.has_posts() {
+            return None;
         }
         // The server checks what a direct read asks for.
         if self.flags().has(OpenFlags::DIRECT) {
@@ -102,7 +106,7 @@ impl File {
     /// The file's size, if its window tells it.
     pub(crate) fn cached_size(&self) -> Option<u64> {
         match self.cached.last().0 {
-            Some(seat) if !self.core().board.is_dead() => seat.view.size(),
+            Some(seat) if !self.core().board.is_dead() && !self.holding.has_posts() => seat.view.size(),
             Some(_) => None,
             None if self.holding.kind == FileType::File => {
                 self.core().status_shown(self.holding.ino, &self.holding.known).map(|stat| stat.size)

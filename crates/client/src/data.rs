@@ -179,7 +179,7 @@ impl File {
     #[cold]
     fn is_granted_now(&self) -> bool {
         let (flags, posting) = (self.flags(), &self.core().link().posting);
-        if !flags.writes() || flags.reads() || self.holding.kind != FileType::File {
+        if !flags.writes() || self.holding.kind != FileType::File {
             return false;
         }
         if !posting.has_log() {

@@ -117,6 +117,12 @@ impl Holding {
         posted.filter(|_| !self.core.board.is_dead())
     }
 
+    /// Whether the file may have what was posted, and a window does not show yet: a call sees it, and ends the grant.
+    #[inline]
+    pub(crate) fn has_posts(&self) -> bool {
+        self.granted.get().is_some_and(|grant| self.core.link().posting.may_have(&self.granted, grant))
+    }
+
     /// Posts a change of its attributes, if it may be posted.
     pub(crate) fn post_change(&self, change: Change<'_>) -> bool {
         let posted = self.with_grant(|log, grant, _| {

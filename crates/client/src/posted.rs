@@ -120,6 +120,14 @@ impl Granted {
         !self.used.load(Ordering::Relaxed) && self.grant.load(Ordering::Relaxed) != 0
     }
 
+    /// The description was read: what is counted are writes in a row.
+    #[inline]
+    pub(crate) fn was_read(&self) {
+        if self.writes.load(Ordering::Relaxed) != 0 {
+            self.writes.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Counts a write that could have been posted; whether the server is asked for a grant now. Each time takes twice
     /// as many, so that a file that others open again and again is not granted each time.
     pub(crate) fn wants_grant(&self) -> bool {
@@ -157,6 +165,15 @@ impl Posting {
     /// Whether the server has made all that this process has posted.
     pub fn is_taken(&self) -> bool {
         self.log.get().and_then(Option::as_ref).is_none_or(Poster::is_taken)
+    }
+
+    /// Whether a grant may still stand; one that does not is forgotten.
+    pub(crate) fn may_have(&self, granted: &Granted, grant: Grant) -> bool {
+        let stands = self.log.get().and_then(Option::as_ref).is_some_and(|log| log.stands(grant));
+        if !stands {
+            granted.forget(grant);
+        }
+        stands
     }
 
     /// Calls `post` with the log, the grant, and how far the file has come; none without a grant that stands, or when

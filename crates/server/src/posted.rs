@@ -128,9 +128,7 @@ impl Service {
         let number = *asker.session.log.get()?;
         let flags = description.flags();
         let durable = OpenFlags::SYNC.with(OpenFlags::DSYNC).with(OpenFlags::DIRECT);
-        // Who reads what was there makes calls as long as there is a grant; of a new file there is nothing to read.
-        let reads = flags.reads() && !description.was_made();
-        if !flags.writes() || reads || flags.has_any(durable) {
+        if !flags.writes() || flags.has_any(durable) {
             return None;
         }
         let log = self.logs.get(number)?;
@@ -171,10 +169,6 @@ impl Service {
         let (number, ino) = (*asker.session.log.get()?, description.node().ino());
         let place = self.logs.place(ino).filter(|(log, _)| *log == number);
         let Some((_, slot)) = place else {
-            // It may have a window, or a mapping: what is posted is not in them.
-            if description.flags().reads() {
-                return None;
-            }
             // Whoever had it open may have closed it since.
             self.take_all_posts();
             return self.grant(asker, description);

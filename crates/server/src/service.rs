@@ -308,7 +308,9 @@ impl Service {
     pub(crate) fn hold_and_grant(&self, asker: &Asker<'_>, file: Arc<File>) -> Result<Answer, FsError> {
         let description = Description::new(self.handle(), file, Arc::clone(&self.board));
         let mut held = self.hold_description(asker.session, &description)?;
-        if let Answer::Held { grant, stat, .. } = &mut held {
+        // Who reads what was there makes calls as long as there is a grant; of a new file there is nothing to read.
+        let reads = description.flags().reads() && !description.was_made();
+        if !reads && let Answer::Held { grant, stat, .. } = &mut held {
             *grant = self.grant(asker, &description);
             // Who has closed it just before may have written since: what is posted would begin at another end.
             if grant.is_some() && description.stat().size != stat.size {

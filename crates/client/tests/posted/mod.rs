@@ -135,6 +135,49 @@ fn a_new_file_is_posted_to_until_it_is_read() {
     assert_eq!(calls(&other, kinds), [before[0] + 2, before[1] + 100]);
 }
 
+/// As a database writes its file: what it reads by a window between its writes is what it wrote.
+#[test]
+fn a_file_that_is_read_too_is_posted_to_while_it_is_only_written() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    settle(&session);
+    let files = session.files();
+    // Larger than the shelf has room for, so that it has a window.
+    let pages = 40_u64;
+    create(files, "db").pwrite(&vec![1; pages as usize * 4096], 0).unwrap();
+    let db = open(files, "db", OpenFlags::READ_WRITE);
+    let mut page = [0; 100];
+    let before = calls(&other, ["write_posted"])[0];
+    let mut wrote = 0;
+    for round in 0..300_u64 {
+        // At first many reads for each write, then many writes, then one of each, which are calls.
+        let (reads, writes) = [(20, 1), (1, 70), (1, 1)][(round / 100) as usize];
+        let at = round % (pages - 8) * 4096;
+        for _ in 0..writes {
+            wrote += 1;
+            db.pwrite(&[(wrote % 251) as u8; 30_000], at).unwrap();
+        }
+        for _ in 0..reads {
+            assert_eq!(db.pread(&mut page, at + 29_900).unwrap(), 100);
+            assert_eq!(page, [(wrote % 251) as u8; 100], "round {round}");
+        }
+    }
+    let end = pages * 4096;
+    for more in 1..=200 {
+        db.pwrite(&[9; 10], end + 10 * (more - 1)).unwrap();
+        assert!(more % 50 != 0 || db.seek(0, Whence::End).unwrap() == end + 10 * more);
+    }
+    let posted = calls(&other, ["write_posted"])[0] - before;
+    assert!(posted > 100, "{posted} of {} were posted", wrote + 200);
+    assert_eq!(whole(other.files(), "db"), whole(files, "db"));
+    // Who maps it sees all, and nothing is posted beside a mapping.
+    let mapped = db.map(true).unwrap();
+    let before = calls(&other, ["write_posted"])[0];
+    (0..200).for_each(|_| assert_eq!(db.pwrite(&[5; 10], 0).unwrap(), 10));
+    assert_eq!(calls(&other, ["write_posted"])[0], before);
+    drop(mapped);
+}
+
 #[test]
 fn who_is_alone_again_posts_again() {
     let shared = serve();
