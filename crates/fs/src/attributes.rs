@@ -84,11 +84,18 @@ impl Core {
         trail: &mut Trail,
     ) -> Result<Arc<Inode>, FsError> {
         let _namespace = self.names_read();
-        let mut above = at.view.root().map(|_| Arc::clone(at.at));
-        // A directory that is moved out of the view answers nothing.
-        while let Some(lower) = above.filter(|lower| lower.ino != at.view.root_ino()) {
-            trail.enters(&lower);
-            above = lower.parent();
+        // A directory that is moved out of the view answers nothing: its place belongs to the trail. Of one that is not
+        // in the view the caller hears nothing, and no version of what is above it.
+        if at.view.root().is_some() {
+            let mut above = Arc::clone(at.at);
+            while above.ino != at.view.root_ino() {
+                trail.enters(&above);
+                let Some(next) = above.parent() else {
+                    trail.lose();
+                    break;
+                };
+                above = next;
+            }
         }
         self.resolve_along(at, path, Last::from(follow), who, trail)?.found()
     }

@@ -155,8 +155,7 @@ impl Inode {
 
     /// The version of what a name in this directory stands for.
     pub(crate) fn name_version(&self, name: &[u8]) -> Option<Version> {
-        let counts = self.counts.get()?;
-        counts.settled(counts.number_of_name(self.ino.0, name))
+        self.counts.get()?.settled_name(self.ino.0, name)
     }
 
     /// The place of this inode changes from now on, until the answer is dropped; where it is counted. What is no
@@ -170,7 +169,7 @@ impl Inode {
     /// It begins before anything of the change is to be seen, in the counts of links too.
     #[inline]
     pub(crate) fn name_changes(&self, name: &[u8]) -> Option<Change<'_>> {
-        self.counts.get().map(|counts| counts.change(counts.number_of_name(self.ino.0, name)))
+        self.counts.get().map(|counts| counts.change_of_name(self.ino.0, name))
     }
 
     /// Makes a change of its status, its place, or of who may search it, where it is counted.

@@ -4,7 +4,9 @@
 //! (docs/spec/shelf.md, "Versions"). A count has changes under way in its lower bits and those that are over above;
 //! inodes share counts, so one may seem to have changed that did not.
 
+use crate::hash::Keyed;
 use crate::inode::Inode;
+use core::fmt;
 use core::num::NonZeroU64;
 use nvmed_sys::Mapping;
 use nvmed_sys::atomic::{AtomicU64, Ordering, fence};
@@ -16,12 +18,18 @@ const UNDER_WAY: u64 = 1;
 const OVER: u64 = 1 << 20;
 
 /// Counts of changes, in memory that whoever reads it has too.
-#[derive(Debug)]
 pub struct Counts {
     memory: Arc<Mapping>,
     start: usize,
     bits: u32,
-    key: u64,
+    keyed: Keyed,
+}
+
+impl fmt::Debug for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the key.
+        f.debug_struct("Counts").field("start", &self.start).field("bits", &self.bits).finish_non_exhaustive()
+    }
 }
 
 /// What a count was when no change was under way, with the count's place; never 0.
@@ -29,12 +37,13 @@ pub type Version = NonZeroU64;
 
 impl Counts {
     /// 2 to the power of `bits` counts of 8 bytes in `memory` from `start` on, all 0, of which there are 4 or more;
-    /// numbers are spread over them by `key`, those of which the highest bit is set over the upper half.
+    /// numbers are spread over them by `key`, those of which the highest bit is set over the upper half. Who reads the
+    /// counts and does not know the key cannot tell whose they are, but of what he was told a version of.
     ///
     /// # Panics
     /// A mistake of ours: they are more than a version can name, or do not lie in the memory.
     #[must_use]
-    pub fn new(memory: Arc<Mapping>, start: usize, bits: u32, key: u64) -> Self {
+    pub fn new(memory: Arc<Mapping>, start: usize, bits: u32, key: [u64; 2]) -> Self {
         assert!(
             bits > 1 && 1 << bits <= OVER,
             "a version has no room for one of 2^{bits} places, in two halves"
@@ -43,24 +52,22 @@ impl Counts {
             start + (8 << bits) <= memory.len(),
             "2^{bits} counts from {start} on are outside of their memory"
         );
-        Self { memory, start, bits, key: key | 1 }
-    }
-
-    /// The number of a name in the directory with this one, whether it stands for something or not.
-    #[must_use]
-    pub(crate) fn number_of_name(&self, directory: u64, name: &[u8]) -> u64 {
-        let mut number = directory ^ name.len() as u64;
-        for part in name.chunks(8) {
-            let mut word = [0; 8];
-            word[..part.len()].copy_from_slice(part);
-            number = (number.rotate_left(29) ^ u64::from_le_bytes(word)).wrapping_mul(self.key);
-        }
-        number >> 1
+        Self { memory, start, bits, keyed: Keyed::new(key) }
     }
 
     fn place(&self, number: u64) -> u64 {
         let upper = number >> (u64::BITS - 1) << (self.bits - 1);
-        upper | number.wrapping_mul(self.key) >> (u64::BITS - self.bits + 1)
+        upper | self.lower(self.keyed.hash(number, b""))
+    }
+
+    /// The place of a name in the directory with a number, whether it stands for something or not.
+    fn place_of_name(&self, directory: u64, name: &[u8]) -> u64 {
+        self.lower(self.keyed.hash(directory, name))
+    }
+
+    /// A place in the lower half.
+    fn lower(&self, hash: u64) -> u64 {
+        hash >> (u64::BITS - self.bits + 1)
     }
 
     fn at(&self, place: u64) -> &AtomicU64 {
@@ -71,7 +78,16 @@ impl Counts {
     /// another.
     #[inline]
     pub fn change(&self, number: u64) -> Change<'_> {
-        let place = self.place(number);
+        self.change_at(self.place(number))
+    }
+
+    /// As [`Counts::change`], of what a name stands for in the directory with this number.
+    #[inline]
+    pub(crate) fn change_of_name(&self, directory: u64, name: &[u8]) -> Change<'_> {
+        self.change_at(self.place_of_name(directory, name))
+    }
+
+    fn change_at(&self, place: u64) -> Change<'_> {
         Change::begin(self.at(place), place)
     }
 
@@ -98,7 +114,16 @@ impl Counts {
     #[inline]
     #[must_use]
     pub fn settled(&self, number: u64) -> Option<Version> {
-        let place = self.place(number);
+        self.settled_at(self.place(number))
+    }
+
+    /// As [`Counts::settled`], of what a name stands for in the directory with this number.
+    #[inline]
+    pub(crate) fn settled_name(&self, directory: u64, name: &[u8]) -> Option<Version> {
+        self.settled_at(self.place_of_name(directory, name))
+    }
+
+    fn settled_at(&self, place: u64) -> Option<Version> {
         // Barrier V2: what was looked at before this is not newer than what the count says.
         fence(Ordering::Acquire);
         version(self.at(place).load(Ordering::SeqCst), place)
@@ -197,6 +222,11 @@ impl Trail {
         self.listed
     }
 
+    /// The answer depends on what cannot be told here.
+    pub(crate) fn lose(&mut self) {
+        self.lost = true;
+    }
+
     fn note(&mut self, version: Option<Version>) {
         match version {
             // The last directory is looked into twice.
@@ -244,7 +274,7 @@ mod tests {
 
     fn counts(bits: u32) -> (Arc<Mapping>, Counts) {
         let memory = Arc::new(Mapping::anonymous(8192, Pages::Base).unwrap());
-        (Arc::clone(&memory), Counts::new(memory, 4096, bits, 12345))
+        (Arc::clone(&memory), Counts::new(memory, 4096, bits, [12_345, 67_890]))
     }
 
     #[test]

@@ -69,10 +69,10 @@ impl Board {
 
     fn of(memory: Mapping) -> Result<Self, Errno> {
         let readers = memory::read_only(&memory)?;
-        let mut key = [0; 8];
-        crate::address::random(&mut key)?;
-        // Spreads files over counts, so that no client knows which file a count is of.
-        let key = u64::from_ne_bytes(key);
+        let mut keys = [[0; 8]; 2];
+        crate::address::random(keys.as_flattened_mut())?;
+        // Spreads files and names over counts, so that no client knows whose a count is that it was not told of.
+        let key = keys.map(u64::from_ne_bytes);
         let memory = Arc::new(memory);
         let counts = |start, bits| Counts::new(Arc::clone(&memory), start, bits, key);
         let load = rustix::fs::open("/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
