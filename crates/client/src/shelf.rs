@@ -147,15 +147,20 @@ impl Link {
     }
 
     /// Whether the server is there, as far as one look a second tells: a process that makes no calls does not hear of
-    /// its end otherwise.
+    /// its end otherwise. That the server has ended this session, as when its grant was revoked, is seen at once: then
+    /// the first lane is closed. The answer was found before.
     #[inline]
     fn has_server(&self, board: &BoardView) -> bool {
+        // Before the lane is touched, which a forked child has not.
+        if !self.is_open() || !self.lanes().first().is_some_and(|lane| !lane.is_closed()) {
+            return false;
+        }
         let now_s = rustix::time::clock_gettime(ClockId::MonotonicCoarse).tv_sec;
         if self.shelf.looked_s.load(Ordering::Relaxed) != now_s {
             self.shelf.looked_s.store(now_s, Ordering::Relaxed);
             return self.is_alive() && !board.is_dead();
         }
-        self.is_open() && !board.is_dead()
+        !board.is_dead()
     }
 
     #[inline]

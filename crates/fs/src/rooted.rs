@@ -40,6 +40,13 @@ impl FileSystem {
         Ok(Self { core: Arc::clone(&self.core), view })
     }
 
+    /// What decides, beside the caller's ids, what is found through it: the number of its root, and whether nothing may
+    /// be changed.
+    #[must_use]
+    pub fn shows(&self) -> (u64, bool) {
+        (self.view.root_ino().0, self.view.is_read_only())
+    }
+
     /// Where a path from a held directory starts.
     pub(crate) fn start<'a>(&'a self, at: &'a Node) -> Start<'a> {
         Start { at: &at.inode, view: &self.view }

@@ -198,7 +198,10 @@ impl Connection {
     /// Whether its end takes no time worth mentioning: no lane is to be closed, and what its session holds is light.
     pub(crate) fn is_light(&self) -> bool {
         self.lanes.lock().all.is_empty()
-            && self.session.get().is_none_or(|session| session.holds().are_light())
+            && self.session.get().is_none_or(|session| {
+                // With the last session of a class goes what that keeps.
+                session.shelf().is_none() && session.holds().are_light()
+            })
     }
 
     /// Ends the session from the server's side: it answers no more calls of it.
@@ -213,9 +216,11 @@ impl Connection {
         let lanes = {
             let mut lanes = self.lanes.lock();
             lanes.ended = true;
+            // Under the lock: who ends the session too finds the lanes closed. What the client found without a call is
+            // worth nothing from here on.
+            lanes.all.iter().for_each(|lane| lane.close());
             std::mem::take(&mut lanes.all)
         };
-        lanes.iter().for_each(|lane| lane.close());
         if let Some(session) = self.session.get() {
             for lane in &lanes {
                 // What it may not say it has said for nothing: all that it held goes now.

@@ -92,7 +92,7 @@ impl Service {
         let offer = match &found {
             _ if !*opens => Some(Offer::Status),
             Ok(node) if node.kind() == FileType::File => {
-                if shelf.lock().kept.contains_key(&node.ino()) {
+                if shelf.lock().keeps(node.ino()) {
                     return false;
                 }
                 Some(Offer::Open(self.whole(asker, shelf, node)))

@@ -70,7 +70,10 @@ impl Service {
     ) -> Self {
         let limits = match &admission {
             Admission::Secret(_) => Limits::RUN,
-            Admission::Gate(_) => Limits::MACHINE.on_this_host(),
+            Admission::Gate(_) => {
+                let pages = Shelves::pages_in(window_bytes / 2);
+                Limits::MACHINE.on_this_host().with_shelf_pages(pages)
+            }
         };
         let is_run = admission.is_run();
         mount.count_changes(board.versions());
@@ -84,7 +87,7 @@ impl Service {
             shares: Shares::new(limits),
             owners: Owners::default(),
             windows: Windows::new(Arc::clone(&board), if spared.windows { window_bytes } else { 0 }),
-            shelves: Shelves::new(is_run && spared.shelf, window_bytes / 2),
+            shelves: Shelves::new(spared.shelf, is_run, window_bytes / 2),
             logs: Logs::new(is_run && spared.writes),
             maps: Maps::default(),
             board,
@@ -195,6 +198,7 @@ impl Service {
         // `bury` finds it in the list until its locks are gone, and waits here for the thread that ends it.
         let _ending = session.ending.lock();
         self.end_log(session);
+        self.end_shelf(session, true);
         let held = session.end();
         held.iter().for_each(|hold| self.unmap_all(hold));
         drop(held);

@@ -29,8 +29,7 @@ pub struct Session {
     /// What it has on its way in messages.
     pub(crate) sent: Arc<AtomicUsize>,
     holds: Mutex<Holds>,
-    /// The shelf of its class, once its process has asked for it.
-    shelf: Mutex<Option<Arc<ClassShelf>>>,
+    shelf: Mutex<Seat>,
     /// Opens that its process has posted, and the server has taken over.
     pub(crate) notes: Mutex<Vec<Note>>,
     /// The number of the log in which its process posts writes.
@@ -50,6 +49,15 @@ pub struct Session {
     pub(crate) ending: Mutex<()>,
     /// Where its process is seen to die.
     pub(crate) connection: OnceLock<Weak<Connection>>,
+}
+
+/// Where a session finds the shelf of its class.
+#[derive(Default)]
+struct Seat {
+    /// Once its process has asked for it.
+    shelf: Option<Arc<ClassShelf>>,
+    /// The session is over: it gets none any more.
+    ended: bool,
 }
 
 impl Session {
@@ -135,10 +143,11 @@ impl Session {
         self.holds.lock()
     }
 
-    /// How many handles it holds.
+    /// How many handles it holds, and opens by posts that the server has taken over.
     #[must_use]
     pub fn handles(&self) -> usize {
-        self.holds().len()
+        let noted = self.notes.lock().len();
+        self.holds().len() + noted
     }
 
     /// The inode of a handle.
@@ -151,12 +160,24 @@ impl Session {
 
     /// The shelf of its class, if its process has asked for it.
     pub(crate) fn shelf(&self) -> Option<Arc<ClassShelf>> {
-        self.shelf.lock().clone()
+        self.shelf.lock().shelf.clone()
     }
 
-    /// Its class has this shelf from now on, or none; the one before.
-    pub(crate) fn set_shelf(&self, shelf: Option<Arc<ClassShelf>>) -> Option<Arc<ClassShelf>> {
-        std::mem::replace(&mut *self.shelf.lock(), shelf)
+    /// Its class has this shelf from now on; false when it has one, or is over.
+    pub(crate) fn take_shelf(&self, shelf: &Arc<ClassShelf>) -> bool {
+        let mut seat = self.shelf.lock();
+        if seat.ended || seat.shelf.is_some() {
+            return false;
+        }
+        seat.shelf = Some(Arc::clone(shelf));
+        true
+    }
+
+    /// It has no shelf from now on, and gets none any more if it is over; the one before.
+    pub(crate) fn give_shelf(&self, ended: bool) -> Option<Arc<ClassShelf>> {
+        let mut seat = self.shelf.lock();
+        seat.ended |= ended;
+        seat.shelf.take()
     }
 
     /// What a handle stands for.
@@ -181,7 +202,6 @@ impl Session {
 
     /// Ends the session. The caller drops what it held. A call that has begun keeps what it uses until it is done.
     pub(crate) fn end(&self) -> Vec<Hold> {
-        self.set_shelf(None);
         let notes = std::mem::take(&mut *self.notes.lock());
         drop(notes);
         let brings = self.brings.lock().take();

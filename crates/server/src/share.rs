@@ -1,5 +1,6 @@
 //! What one user may take of a server that several users share (docs/serve.md, "Limits").
 
+use crate::shelf::CLASSES_MAX;
 use nvmed_sys::sync::{Arc, Mutex, Weak};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -29,6 +30,12 @@ pub struct Limits {
     pub mapped: usize,
     /// Descriptors that the server has for a user: of sessions, connections, lanes and mapped files.
     pub descriptors: usize,
+    /// Shelves: each is 12 MiB as it fills, beside its pages.
+    pub shelves: usize,
+    /// Pages of bytes on shelves.
+    pub shelf_pages: usize,
+    /// Inodes that are kept so that they may be opened by posts: some 600 bytes each.
+    pub kept: usize,
     /// Threads for long messages that work for one user at a time.
     pub clerks: usize,
     /// After so long without a hello a connection ends.
@@ -37,8 +44,9 @@ pub struct Limits {
 
 /// Far more than a process needs that waits for a processor.
 const HELLO: Duration = Duration::from_secs(30);
-/// Each user has at most this part of the descriptors that the host lets the server have.
-const DESCRIPTORS_PART: u64 = 4;
+/// Each user has at most this part of what there is for all: descriptors that the host lets the server have, shelves,
+/// pages of shelves.
+const PART: usize = 4;
 
 impl Limits {
     /// Of a run: whatever ids its processes take on, they are one user's.
@@ -53,6 +61,9 @@ impl Limits {
         maps: usize::MAX,
         mapped: usize::MAX,
         descriptors: usize::MAX,
+        shelves: usize::MAX,
+        shelf_pages: usize::MAX,
+        kept: usize::MAX,
         clerks: usize::MAX,
         hello: HELLO,
     };
@@ -72,6 +83,11 @@ impl Limits {
         maps: 16_384,
         mapped: 64 << 30,
         descriptors: usize::MAX,
+        // A quarter of what there is.
+        shelves: CLASSES_MAX / PART,
+        shelf_pages: usize::MAX,
+        // What two classes keep that have come across so many files.
+        kept: 1 << 15,
         clerks: 3,
         hello: HELLO,
     };
@@ -79,7 +95,7 @@ impl Limits {
     /// The same on this host: not all of its descriptors and its memory are one user's.
     pub(crate) fn on_this_host(self) -> Self {
         let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let part = files.map_or(usize::MAX, |files| (files / DESCRIPTORS_PART) as usize);
+        let part = files.map_or(usize::MAX, |files| files as usize / PART);
         let memory = rustix::system::sysinfo();
         let memory = (memory.totalram as usize).saturating_mul(memory.mem_unit as usize);
         Self {
@@ -88,6 +104,11 @@ impl Limits {
             handles: self.handles.min(memory / 4 / HANDLE_BYTES),
             ..self
         }
+    }
+
+    /// The same, where all shelves together have so many pages.
+    pub(crate) fn with_shelf_pages(self, pages: usize) -> Self {
+        Self { shelf_pages: self.shelf_pages.min(pages / PART), ..self }
     }
 
     fn of(&self, resource: Resource) -> usize {
@@ -102,6 +123,9 @@ impl Limits {
             Resource::Map => self.maps,
             Resource::Mapped => self.mapped,
             Resource::Descriptor => self.descriptors,
+            Resource::Shelf => self.shelves,
+            Resource::ShelfPage => self.shelf_pages,
+            Resource::Kept => self.kept,
         }
     }
 }
@@ -122,15 +146,19 @@ pub(crate) enum Resource {
     Map,
     Mapped,
     Descriptor,
+    Shelf,
+    ShelfPage,
+    Kept,
 }
 
-const RESOURCES: usize = Resource::Descriptor as usize + 1;
+const RESOURCES: usize = Resource::Kept as usize + 1;
 
 impl Resource {
-    /// Descriptors that one costs: a connection has its socket, and one that came with a message.
+    /// Descriptors that one costs: a connection has its socket, and one that came with a message; a shelf has its
+    /// memory's, to write and to read.
     fn descriptors(self) -> usize {
         match self {
-            Self::Session | Self::Silent => 2,
+            Self::Session | Self::Silent | Self::Shelf => 2,
             Self::Lane | Self::Map => 1,
             _ => 0,
         }
@@ -139,9 +167,9 @@ impl Resource {
     /// The errno for a user who already has his whole share of this resource.
     fn refused(self) -> Errno {
         match self {
-            Self::Session | Self::Lane | Self::Silent => Errno::MFILE,
+            Self::Session | Self::Lane | Self::Silent | Self::Shelf => Errno::MFILE,
             Self::Handle | Self::Message | Self::Map | Self::Descriptor => Errno::NFILE,
-            Self::Names | Self::Mapped => Errno::NOMEM,
+            Self::Names | Self::Mapped | Self::ShelfPage | Self::Kept => Errno::NOMEM,
             // The only one that programs know here (fcntl(2)).
             Self::Lock => Errno::NOLCK,
         }

@@ -2,64 +2,118 @@
 
 use crate::description::Description;
 use crate::peer::Peer;
+use crate::session::Session;
+use crate::share::{Resource, Share, User};
 use crate::walk::Walk;
 use nvmed_fs::versions::Version;
 use nvmed_fs::{Follow, FsError, Kept, Node};
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, Weak};
 use nvmed_wire::{Board, ServerLane, Shelf, ShelfPages};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Classes that have a shelf: each pins some 16,000 inodes at most, of 600 bytes.
-const CLASSES_MAX: usize = 8;
+/// Classes that have a shelf at a time where several users share the server. Each takes 12 MiB as it fills.
+pub(crate) const CLASSES_MAX: usize = 64;
+/// Classes of a run, which stay to its end: each keeps some 16,000 inodes at most, of 600 bytes.
+const CLASSES_OF_RUN: usize = 8;
+/// A class of one user among several has room for this part of all pages: as many as he may have.
+const PAGES_PART: usize = 4;
 
-/// What decides an answer, of what differs within a run.
+/// What decides an answer: who asks, and what he sees of the file system.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Class {
     uid: u32,
     gid: u32,
     groups: Arc<[u32]>,
     real: (u32, u32),
+    /// By which grant.
+    tree: std::sync::Arc<str>,
+    /// Where the root of that is, and whether it is only to be read.
+    shows: (u64, bool),
 }
 
 impl Class {
-    fn of(peer: &Peer) -> Self {
-        Self { uid: peer.uid, gid: peer.gid, groups: peer.groups.iter().copied().collect(), real: peer.real }
+    fn of(session: &Session) -> Self {
+        let (peer, view) = (session.peer(), session.view());
+        Self {
+            uid: peer.uid,
+            gid: peer.gid,
+            groups: peer.groups.iter().copied().collect(),
+            real: peer.real,
+            tree: std::sync::Arc::clone(&view.tree),
+            shows: view.files.shows(),
+        }
     }
 }
 
 /// All shelves of a mount.
+///
+/// Order of locks: the classes, a class's members and a session's seat. What is kept is dropped under none of them.
 pub(crate) struct Shelves {
-    /// Whether there are any: in a run, whose processes are one user's.
+    /// Whether there are any.
     offered: bool,
-    classes: Mutex<HashMap<Class, Arc<ClassShelf>>>,
+    /// Whether a class outlives its last session: in a run, whose processes come and go.
+    stay: bool,
+    classes: Mutex<Classes>,
     /// Inodes whose cards were taken back by a call that is under way: nobody keeps them meanwhile.
     going: Mutex<HashMap<u64, usize>>,
     /// Files that are kept, so that who removes one looks no further when there is none.
     pub kept: AtomicUsize,
-    pub budget: Budget,
+    /// Pages that all shelves may still take.
+    pages: Arc<AtomicUsize>,
     pages_max: usize,
 }
 
-/// Pages that all shelves may still take.
-pub(crate) struct Budget(AtomicI64);
+#[derive(Default)]
+struct Classes {
+    by_class: HashMap<Class, Arc<ClassShelf>>,
+    /// Those that nobody is in any more, as long as they keep anything.
+    ending: Vec<Arc<ClassShelf>>,
+}
 
-impl ShelfPages for Budget {
-    fn take(&self) -> bool {
-        self.0.fetch_sub(1, Ordering::Relaxed) > 0
+/// Pages that one class has taken of its user's, and of all.
+pub(crate) struct ClassPages {
+    share: Share,
+    left: Arc<AtomicUsize>,
+}
+
+impl ShelfPages for ClassPages {
+    fn take(&mut self) -> bool {
+        let one_less = |left: usize| left.checked_sub(1);
+        if self.share.grow(1).is_err() {
+            return false;
+        }
+        let is_there = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
+        if !is_there {
+            self.share.shrink(1);
+        }
+        is_there
+    }
+}
+
+impl ClassPages {
+    fn give_all(&mut self) {
+        self.left.fetch_add(self.share.count(), Ordering::Relaxed);
+        self.share.set(0);
     }
 }
 
 /// The shelf of one class.
 pub(crate) struct ClassShelf {
     class: Class,
+    /// The sessions of the class, by number.
+    members: Mutex<HashMap<u64, Weak<Session>>>,
     state: Mutex<State>,
+    /// Of its user's shelves.
+    _share: Share,
 }
 
 pub(crate) struct State {
     pub shelf: Shelf,
+    pub pages: ClassPages,
     /// The files that may be opened by a post.
-    pub kept: HashMap<u64, Kept>,
+    kept: HashMap<u64, Kept>,
+    kept_share: Share,
     /// Of calls that ask what a name stands for, and of those that open files to read them.
     looks: Walk,
     opens: Walk,
@@ -70,6 +124,16 @@ impl State {
     pub(crate) fn walk(&mut self, opens: bool) -> &mut Walk {
         if opens { &mut self.opens } else { &mut self.looks }
     }
+
+    /// Whether an inode is kept.
+    pub(crate) fn keeps(&self, ino: u64) -> bool {
+        self.kept.contains_key(&ino)
+    }
+
+    /// What is kept under this number.
+    pub(crate) fn kept(&self, ino: u64) -> Option<Node> {
+        self.kept.get(&ino).map(|kept| kept.node().clone())
+    }
 }
 
 impl ClassShelf {
@@ -77,9 +141,15 @@ impl ClassShelf {
         self.state.lock()
     }
 
-    /// Whether it is that of a process with these ids.
+    /// Whether it is that of a process with these ids. What its session sees does not change.
     pub fn is_of(&self, peer: &Peer) -> bool {
-        self.class == Class::of(peer)
+        let Class { uid, gid, groups, real, .. } = &self.class;
+        (*uid, *gid, *real) == (peer.uid, peer.gid, peer.real) && **groups == *peer.groups
+    }
+
+    /// The sessions of the class.
+    pub(crate) fn members(&self) -> Vec<Arc<Session>> {
+        self.members.lock().values().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -101,6 +171,8 @@ pub(crate) struct Note {
     pub slot: u32,
     pub ino: u64,
     pub description: Arc<Description>,
+    /// Of its user's handles: it was open already, whatever he has.
+    pub _share: Share,
 }
 
 /// Nobody keeps an inode until this is dropped.
@@ -123,17 +195,22 @@ impl Drop for Going<'_> {
 }
 
 impl Shelves {
-    /// Shelves whose pages take `bytes` bytes together; none unless they are `offered`.
-    pub fn new(offered: bool, bytes: u64) -> Self {
-        let pages = usize::try_from(bytes / 4096).unwrap_or(usize::MAX);
+    /// Shelves whose pages take `bytes` bytes together, of one run or of several users; none unless they are `offered`.
+    pub fn new(offered: bool, is_run: bool, bytes: u64) -> Self {
+        let pages = Self::pages_in(bytes);
         Self {
             offered,
+            stay: is_run,
             classes: Mutex::default(),
             going: Mutex::default(),
             kept: AtomicUsize::new(0),
-            budget: Budget(AtomicI64::new(i64::try_from(pages).unwrap_or(i64::MAX))),
-            pages_max: pages,
+            pages: Arc::new(AtomicUsize::new(pages)),
+            pages_max: if is_run { pages } else { pages / PAGES_PART },
         }
+    }
+
+    pub(crate) fn pages_in(bytes: u64) -> usize {
+        usize::try_from(bytes / 4096).unwrap_or(usize::MAX)
     }
 
     pub(crate) fn going(&self, ino: u64) -> Going<'_> {
@@ -145,35 +222,121 @@ impl Shelves {
         self.going.lock().contains_key(&ino)
     }
 
+    /// Those of all classes that keep anything.
     pub fn all(&self) -> Vec<Arc<ClassShelf>> {
-        self.classes.lock().values().cloned().collect()
+        let classes = self.classes.lock();
+        classes.by_class.values().chain(&classes.ending).cloned().collect()
     }
 
-    /// The shelf of a process's class, made if it has none; `board` counts the changes.
+    /// The shelf of a session's class, which is the session's from now on; made if there is none. `board` counts the
+    /// changes.
     ///
     /// # Errors
-    /// [`FsError::NotSupported`] when there is none for it; the host has no memory.
-    pub fn of(
+    /// [`FsError::NotSupported`] when there is none for it; its user's share; the host has no memory.
+    pub fn join(
         &self,
         board: &std::sync::Arc<Board>,
-        peer: &Peer,
+        session: &Arc<Session>,
+        user: &Arc<User>,
         (device, renews_atime): (u64, bool),
     ) -> Result<Arc<ClassShelf>, FsError> {
-        let class = Class::of(peer);
-        let mut classes = self.classes.lock();
-        if let Some(shelf) = classes.get(&class) {
-            return Ok(Arc::clone(shelf));
-        }
-        if !self.offered || classes.len() >= CLASSES_MAX {
+        if !self.offered {
             return Err(FsError::NotSupported);
         }
-        let same_ids = class.real == (class.uid, class.gid);
-        let shelf = Shelf::new(board, self.pages_max, device, (renews_atime, same_ids))?;
-        let state =
-            Mutex::new(State { shelf, kept: HashMap::new(), looks: Walk::default(), opens: Walk::default() });
-        let shelf = Arc::new(ClassShelf { class: class.clone(), state });
-        classes.insert(class, Arc::clone(&shelf));
+        let class = Class::of(session);
+        let mut classes = self.classes.lock();
+        let shelf = match classes.by_class.get(&class) {
+            Some(shelf) => Arc::clone(shelf),
+            None => self.make(&classes, board, &class, user, (device, renews_atime))?,
+        };
+        // One that nobody is in goes with this call.
+        if !session.take_shelf(&shelf) {
+            return Err(FsError::NotSupported);
+        }
+        // Before its process has the memory: who takes a card back looks at what the members have posted.
+        shelf.members.lock().insert(session.number(), Arc::downgrade(session));
+        classes.by_class.entry(class).or_insert_with(|| Arc::clone(&shelf));
         Ok(shelf)
+    }
+
+    fn make(
+        &self,
+        classes: &Classes,
+        board: &std::sync::Arc<Board>,
+        class: &Class,
+        user: &Arc<User>,
+        (device, renews_atime): (u64, bool),
+    ) -> Result<Arc<ClassShelf>, FsError> {
+        let most = if self.stay { CLASSES_OF_RUN } else { CLASSES_MAX };
+        if classes.by_class.len() + classes.ending.len() >= most {
+            return Err(FsError::NotSupported);
+        }
+        let share = user.take(Resource::Shelf)?;
+        let same_ids = class.real == (class.uid, class.gid);
+        let state = State {
+            shelf: Shelf::new(board, self.pages_max, device, (renews_atime, same_ids))?,
+            pages: ClassPages { share: user.none(Resource::ShelfPage), left: Arc::clone(&self.pages) },
+            kept: HashMap::new(),
+            kept_share: user.none(Resource::Kept),
+            looks: Walk::default(),
+            opens: Walk::default(),
+        };
+        let (members, state) = (Mutex::default(), Mutex::new(state));
+        Ok(Arc::new(ClassShelf { class: class.clone(), members, state, _share: share }))
+    }
+
+    /// A session leaves its class. One that nobody is in any more ends, where several users share the server: what it
+    /// keeps is given back, and its memory.
+    pub fn leave(&self, shelf: &Arc<ClassShelf>, session: &Session) {
+        let is_over = {
+            let mut classes = self.classes.lock();
+            let mut members = shelf.members.lock();
+            members.remove(&session.number());
+            let is_over = members.is_empty() && !self.stay;
+            if is_over {
+                // Who comes now gets another one; who takes cards back finds this one as long as it keeps anything.
+                classes.by_class.remove(&shelf.class);
+                classes.ending.push(Arc::clone(shelf));
+            }
+            is_over
+        };
+        if is_over {
+            self.end(shelf);
+            self.classes.lock().ending.retain(|other| !Arc::ptr_eq(other, shelf));
+        }
+    }
+
+    /// The class keeps nothing any more. No slot is looked at: all its sessions are over, or have other ids.
+    fn end(&self, shelf: &ClassShelf) {
+        {
+            let mut state = shelf.lock();
+            state.shelf.end();
+            state.pages.give_all();
+        }
+        loop {
+            // One at a time: who waits for one of them to be given back waits for that one.
+            let ino = shelf.lock().kept.keys().next().copied();
+            let Some(ino) = ino else { return };
+            drop(self.give_back(shelf, ino));
+        }
+    }
+
+    /// Keeps an inode, as long as its card may be opened by a post; gives it back when its user keeps so many already.
+    pub(crate) fn keep(&self, state: &mut State, ino: u64, kept: Kept) -> Option<Kept> {
+        if state.kept_share.grow(1).is_err() {
+            return Some(kept);
+        }
+        self.kept.fetch_add(1, Ordering::SeqCst);
+        state.kept.insert(ino, kept)
+    }
+
+    /// Keeps an inode no more; what was kept is for the caller to drop.
+    pub(crate) fn give_back(&self, shelf: &ClassShelf, ino: u64) -> Option<Kept> {
+        let mut state = shelf.lock();
+        let kept = state.kept.remove(&ino)?;
+        state.kept_share.shrink(1);
+        self.kept.fetch_sub(1, Ordering::Relaxed);
+        Some(kept)
     }
 
     /// As JSON.

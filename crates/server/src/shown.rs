@@ -1,18 +1,19 @@
 //! Puts what calls were answered on shelves, and takes it back (docs/spec/shelf.md).
 //!
 //! Order of locks: a shelf's state, who is going; a session's notes. The file system is not called, and nothing that is
-//! kept is dropped, under any of them.
+//! kept is dropped, under any of them. A class's members are looked up before and after, under none.
 
 use crate::answer::Asker;
 use crate::description::Description;
 use crate::following::put_name;
 use crate::service::Service;
 use crate::session::Session;
+use crate::share::Resource;
 use crate::shelf::{ClassShelf, Going, Note, Question};
 use nvmed_fs::versions::{Trail, Version};
 use nvmed_fs::{self as fs, Credentials, FileType, FsError, Kept, Node, OpenFlags};
 use nvmed_sys::sync::Arc;
-use nvmed_wire::{Answer, CardBytes, Facts, POSTED_FLAGS, SHELF_BYTES_AT_ONCE, ServerLane};
+use nvmed_wire::{Answer, CardBytes, Facts, POSTED_FLAGS, SHELF_BYTES_AT_ONCE, SLOTS, ServerLane};
 use std::sync::atomic::Ordering;
 
 /// Tries to remove a name whose file somebody keeps: each gives way to those who take a card back at this moment.
@@ -34,13 +35,29 @@ impl Service {
     /// The shelf of a session's class, from now on the session's, and its memory.
     ///
     /// # Errors
-    /// [`FsError::NotSupported`] when it has none; the host has no memory.
-    pub(crate) fn shelf(&self, session: &Session) -> Result<rustix::fd::OwnedFd, FsError> {
-        let (device, renews) = (self.mount.root().stat().dev, !self.mount.statfs().read_only);
-        let shelf = self.shelves.of(&self.board, &session.peer(), (device, renews))?;
-        let memory = rustix::io::fcntl_dupfd_cloexec(shelf.lock().shelf.readers(), 0)?;
-        session.set_shelf(Some(shelf));
-        Ok(memory)
+    /// [`FsError::NotSupported`] when it has none; its user's share; the host has no memory.
+    pub(crate) fn shelf(&self, session: &Arc<Session>) -> Result<rustix::fd::OwnedFd, FsError> {
+        let shelf = match session.shelf() {
+            Some(shelf) => shelf,
+            None => {
+                let told = (self.mount.root().stat().dev, !session.files().statfs().read_only);
+                let user = self.shares.user(session.peer().uid);
+                self.shelves.join(&self.board, session, &user, told)?
+            }
+        };
+        // Its process may have got other ids while it asked.
+        if !shelf.is_of(&session.peer()) {
+            self.end_shelf(session, false);
+            return Err(FsError::NotSupported);
+        }
+        Ok(rustix::io::fcntl_dupfd_cloexec(shelf.lock().shelf.readers(), 0)?)
+    }
+
+    /// A session has no shelf any more; `ended`: and gets none.
+    pub(crate) fn end_shelf(&self, session: &Session, ended: bool) {
+        if let Some(shelf) = session.give_shelf(ended) {
+            self.shelves.leave(&shelf, session);
+        }
     }
 
     /// The inode that a path leads to; where the caller's class has a shelf, the answer is put on it.
@@ -217,21 +234,26 @@ impl Service {
         if node.version() != Some(version) || bytes.is_some() && !reads {
             return;
         }
-        let mut kept = if keep && reads && self.spared.opens { node.keep() } else { None };
         let ino = node.ino();
+        // What is kept for a moment too is in the way of who removes it: of those who keep on opening it there may be
+        // many.
+        let keep = keep && reads && self.spared.opens && !self.shelves.is_going(ino);
+        let mut kept = if keep { node.keep() } else { None };
         let (victim, _going) = self.make_way(shelf, ino);
         {
             let mut state = shelf.lock();
-            let is_kept = state.kept.contains_key(&ino);
+            let state = &mut *state;
             // What is not taken here is dropped below, outside of the lock.
-            let is_new = !is_kept && kept.is_some() && !self.shelves.is_going(ino);
-            let opens = reads && (is_new || is_kept) && !self.shelves.is_going(ino);
-            let facts = Facts { stat: &stat, version, rights, opens, plain };
-            let has_place = state.shelf.put_card(&facts, bytes, &self.shelves.budget);
-            if has_place && is_new {
-                state.kept.extend(kept.take().map(|kept| (ino, kept)));
-                self.shelves.kept.fetch_add(1, Ordering::SeqCst);
+            if !self.shelves.is_going(ino)
+                && !state.keeps(ino)
+                && state.shelf.has_room_for(ino)
+                && let Some(new) = kept.take()
+            {
+                kept = self.shelves.keep(state, ino, new);
             }
+            let opens = reads && state.keeps(ino) && !self.shelves.is_going(ino);
+            let facts = Facts { stat: &stat, version, rights, opens, plain };
+            state.shelf.put_card(&facts, bytes, &mut state.pages);
         }
         drop((kept, victim));
     }
@@ -249,36 +271,37 @@ impl Service {
         let node = {
             let mut state = shelf.lock();
             state.shelf.take_back(ino);
-            state.kept.get(&ino)?.node().clone()
+            state.kept(ino)?
         };
-        for session in self.list() {
-            if session.shelf().is_some_and(|other| Arc::ptr_eq(&other, shelf)) {
-                for lane in session.counts.lanes() {
-                    lane.opens().with(ino).for_each(|slot| self.note(&session, &lane, slot, &node));
-                }
+        for session in shelf.members() {
+            for lane in session.counts.lanes() {
+                lane.opens().with(ino).for_each(|slot| self.note(&session, &lane, slot, &node));
             }
         }
         // Until here a claim found it: either in the notes, or still kept.
-        let kept = shelf.lock().kept.remove(&ino);
-        if kept.is_some() {
-            self.shelves.kept.fetch_sub(1, Ordering::Relaxed);
-        }
-        kept
+        self.shelves.give_back(shelf, ino)
     }
 
     /// A posted open becomes a description that waits to be claimed.
     fn note(&self, session: &Session, lane: &Arc<ServerLane>, slot: u32, node: &Node) {
+        // A client of ours posts in one lane: of what others write nothing more is opened.
+        if session.notes.lock().len() >= SLOTS as usize {
+            return;
+        }
         let peer = session.peer();
         // It was permitted when it was opened.
         let who = Credentials::permitted(peer.uid, peer.gid);
         let Ok(file) = session.files().open_node(node, OpenFlags::READ, &who) else { return };
         let description = Description::new(self.handle(), file, Arc::clone(&self.board));
+        let mut share = session.user.none(Resource::Handle);
+        share.set(1);
         let is_of_slot = |note: &mut Note| Arc::ptr_eq(&note.lane, lane) && note.slot == slot;
         let mut notes = session.notes.lock();
         // Under the lock: who sees that the slot was taken over finds the note. A slot has one at most.
         let before: Vec<_> = if lane.opens().take_over(slot, node.ino()) {
             let before = notes.extract_if(.., is_of_slot).collect();
-            notes.push(Note { lane: Arc::clone(lane), slot, ino: node.ino(), description });
+            let lane = Arc::clone(lane);
+            notes.push(Note { lane, slot, ino: node.ino(), description, _share: share });
             before
         } else {
             // It was closed meanwhile, or another thread has noted it.
@@ -337,7 +360,7 @@ impl Service {
             return Ok(answer);
         }
         let shelf = asker.session.shelf();
-        let node = shelf.and_then(|shelf| shelf.lock().kept.get(&ino).map(|kept| kept.node().clone()));
+        let node = shelf.and_then(|shelf| shelf.lock().kept(ino));
         if let Some(node) = node
             && let Ok(file) = asker.session.files().open_node(&node, flags, &asker.who())
         {
@@ -354,7 +377,7 @@ impl Service {
     /// [`FsError::BadDescriptor`] for one that its class may not open without a call.
     pub(crate) fn accessed(&self, asker: &Asker<'_>, ino: u64) -> Result<Answer, FsError> {
         let shelf = shelf_of(asker).ok_or(FsError::BadDescriptor)?;
-        let node = shelf.lock().kept.get(&ino).map(|kept| kept.node().clone());
+        let node = shelf.lock().kept(ino);
         let node = node.ok_or(FsError::BadDescriptor)?;
         asker.session.files().accessed(&node);
         self.put_card(asker, &shelf, &node, false, None);
@@ -392,14 +415,14 @@ impl Service {
         let Some(shelf) = session.shelf() else { return };
         for lane in session.counts.lanes() {
             for (slot, ino) in lane.opens().all() {
-                let node = shelf.lock().kept.get(&ino).map(|kept| kept.node().clone());
+                let node = shelf.lock().kept(ino);
                 if let Some(node) = node {
                     self.note(session, &lane, slot, &node);
                 }
             }
         }
         // Only now: until here a claim, and who takes a card back, find what is posted.
-        session.set_shelf(None);
+        self.end_shelf(session, false);
     }
 }
 

@@ -214,7 +214,9 @@ impl ClientLane {
 
     /// Whether the server has closed the lane. It may still be copying the call of whoever was told so: nothing is
     /// written over that.
-    fn is_closed(&self) -> bool {
+    #[inline]
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
         !Mutant::ClosedLaneUsed.is_made() && self.0.state().load(Ordering::Acquire) == CLOSED
     }
 

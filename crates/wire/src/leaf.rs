@@ -28,10 +28,10 @@ pub(crate) fn start_of(leaf: u32) -> usize {
     LEAVES + leaf as usize * PAGE
 }
 
-/// Leaves that all shelves together may take.
+/// Leaves that a shelf may take of those that all shelves have together.
 pub trait ShelfPages {
     /// One more; false when there is none left.
-    fn take(&self) -> bool;
+    fn take(&mut self) -> bool;
 }
 
 /// Leaves whose memory is made present together: one by one each takes as long as the copy of a small file.
@@ -55,7 +55,7 @@ impl Pool {
     }
 
     /// One that no card has; a reader that still copies from it finds another `seq` on the card that had it.
-    pub(crate) fn take(&mut self, more: &impl ShelfPages) -> Option<u32> {
+    pub(crate) fn take(&mut self, more: &mut impl ShelfPages) -> Option<u32> {
         if let Some(leaf) = self.free.pop() {
             return Some(leaf);
         }
@@ -179,7 +179,7 @@ mod tests {
     struct Endless;
 
     impl ShelfPages for Endless {
-        fn take(&self) -> bool {
+        fn take(&mut self) -> bool {
             true
         }
     }
@@ -189,7 +189,7 @@ mod tests {
         let mut pool = Pool::new(1300);
         let mut present = 0..0;
         for leaf in 0..1300 {
-            assert_eq!(pool.take(&Endless), Some(leaf));
+            assert_eq!(pool.take(&mut Endless), Some(leaf));
             if let Some(more) = pool.not_present() {
                 assert_eq!(more.start, present.end, "each once, in order");
                 let whole = start_of(more.start).is_multiple_of(HUGE_BYTES) && more.len() == 512;
@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn a_pool_gives_out_what_it_has_and_no_more() {
         let mut pool = Pool::new(2);
-        assert_eq!([pool.take(&Endless), pool.take(&Endless), pool.take(&Endless)], [Some(0), Some(1), None]);
+        assert_eq!([pool.take(&mut Endless), pool.take(&mut Endless), pool.take(&mut Endless)], [Some(0), Some(1), None]);
         pool.give([ABSENT, 1]);
-        assert_eq!((pool.taken(), pool.take(&Endless), pool.take(&Endless)), (1, Some(1), None));
+        assert_eq!((pool.taken(), pool.take(&mut Endless), pool.take(&mut Endless)), (1, Some(1), None));
     }
 }

@@ -200,6 +200,7 @@ pub struct Shelf {
     board: Arc<Board>,
     /// Names that have come.
     came: usize,
+    ended: bool,
 }
 
 impl Shelf {
@@ -232,6 +233,7 @@ impl Shelf {
             dice: Dice::new(u64::from_ne_bytes(seed)),
             board: Arc::clone(board),
             came: 0,
+            ended: false,
         })
     }
 
@@ -261,7 +263,7 @@ impl Shelf {
     pub fn put_name(&mut self, (at, path): (u64, &[u8]), follow: Follow, ino: Option<u64>, versions: &[u64]) {
         let end = name::versions(path.len()) + 8 * versions.len();
         let fits = !path.is_empty() && end <= NAME_BYTES && versions.len() <= TRAIL_MAX;
-        if !fits {
+        if !fits || self.ended {
             return;
         }
         let hash = hash_of(at, path, follow);
@@ -317,7 +319,7 @@ impl Shelf {
     pub fn has_name(&self, (at, path): (u64, &[u8]), follow: Follow) -> bool {
         let hash = hash_of(at, path, follow);
         let is_same = |entry: &usize| self.is_name(*entry, hash, (at, path), follow);
-        name_set(hash).find(is_same).is_some_and(|entry| !self.is_stale_name(entry))
+        !self.ended && name_set(hash).find(is_same).is_some_and(|entry| !self.is_stale_name(entry))
     }
 
     /// Whether a version that an entry depends on is another one by now.
@@ -335,7 +337,7 @@ impl Shelf {
     /// The inode that would give way to a card of `ino`, which has none yet and finds no free place: one of which a
     /// client would find nothing any more, or one that dice choose.
     pub fn gives_way(&mut self, ino: u64) -> Option<u64> {
-        if self.places.contains_key(&ino) {
+        if self.ended || self.places.contains_key(&ino) {
             return None;
         }
         let mut set = card_set(ino);
@@ -348,15 +350,25 @@ impl Shelf {
         stale.or_else(|| set.nth(chance)).map(there)
     }
 
+    /// Whether a card of `ino` would have a place.
+    #[must_use]
+    pub fn has_room_for(&self, ino: u64) -> bool {
+        let is_free = |at: usize| self.cards[card_number(at)] == 0;
+        !self.ended && (self.places.contains_key(&ino) || card_set(ino).any(is_free))
+    }
+
     /// The card of an inode, whatever was on it before; its bytes stay if `bytes` is none. False when there is no free
     /// place: see [`Shelf::gives_way`].
     pub fn put_card(
         &mut self,
         facts: &Facts<'_>,
         bytes: Option<CardBytes<'_>>,
-        more: &impl ShelfPages,
+        more: &mut impl ShelfPages,
     ) -> bool {
         let ino = facts.stat.ino;
+        if self.ended {
+            return false;
+        }
         let Some(at) = self.places.get(&ino).map(|place| place.at).or_else(|| self.take_place(ino)) else {
             return false;
         };
@@ -416,7 +428,7 @@ impl Shelf {
     }
 
     /// Puts bytes in leaves of the card of `ino`, beside those of the same count; which pages the card is to tell.
-    fn fill(&mut self, ino: u64, bytes: &CardBytes<'_>, more: &impl ShelfPages) -> Range<usize> {
+    fn fill(&mut self, ino: u64, bytes: &CardBytes<'_>, more: &mut impl ShelfPages) -> Range<usize> {
         let end = bytes.first as u64 * PAGE as u64 + bytes.bytes.len() as u64;
         let is_whole = bytes.bytes.len().is_multiple_of(PAGE) && end <= bytes.size || end == bytes.size;
         assert!(is_whole, "bytes to {end} of {} do not end with a page", bytes.size);
@@ -440,9 +452,12 @@ impl Shelf {
         bytes.first..bytes.first + bytes.bytes.len().div_ceil(PAGE)
     }
 
-    fn free_leaf(&mut self, more: &impl ShelfPages) -> Option<u32> {
+    fn free_leaf(&mut self, more: &mut impl ShelfPages) -> Option<u32> {
         if let Some(leaf) = self.take_leaf(more) {
             return Some(leaf);
+        }
+        if self.pool.taken() == 0 {
+            return None;
         }
         // The bytes of a card that chance names give way: so a scan larger than the shelf finds some again.
         let start = self.dice.index(CARDS_MAX);
@@ -454,7 +469,7 @@ impl Shelf {
         self.take_leaf(more)
     }
 
-    fn take_leaf(&mut self, more: &impl ShelfPages) -> Option<u32> {
+    fn take_leaf(&mut self, more: &mut impl ShelfPages) -> Option<u32> {
         let leaf = self.pool.take(more);
         if let Some(leaves) = self.pool.not_present() {
             let (start, bytes) = (leaf::start_of(leaves.start), leaves.len() * PAGE);
@@ -485,6 +500,15 @@ impl Shelf {
         fence(Ordering::Release);
         self.pool.give(place.leaves.all());
         crate::opens::barrier();
+    }
+
+    /// Nobody is to read it any more: nothing is put here from now on, and its memory goes back to the host, whoever has
+    /// it mapped still.
+    pub fn end(&mut self) {
+        self.ended = true;
+        self.places.clear();
+        // What the host does not take now it has when nobody maps it any more.
+        let _ = self.memory.release(0, self.memory.len());
     }
 
     /// Cards, and bytes of files on them.

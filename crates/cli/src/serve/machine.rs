@@ -199,7 +199,8 @@ fn answer(arguments: &Serve, file: &Path) -> Result<ExitCode, Failure> {
     let directory = socket.parent().unwrap_or(Path::new("/"));
     let keeper = Arc::new(Keeper::open(&arguments.grants, directory, &mount, mount.device())?);
     let admission = Admission::Gate(keeper.clone());
-    let service = Arc::new(Service::new(mount, admission, Arc::new(board), config.lease_bytes()));
+    let (board, windows) = (Arc::new(board), config.lease_bytes());
+    let service = Arc::new(Service::sparing(mount, admission, board, windows, config.spared));
     let (server, admin) = open(&service, &keeper, &socket, &config)?;
     let stop = server.stop();
     let obeying = stop.clone();

@@ -15,7 +15,7 @@ pub const NAME_NUMBER: u64 = 5;
 pub struct Endless;
 
 impl ShelfPages for Endless {
-    fn take(&self) -> bool {
+    fn take(&mut self) -> bool {
         true
     }
 }
@@ -49,7 +49,7 @@ impl Server {
     pub fn put_card(&mut self, ino: u64, size: u64, version: Version, bytes: Option<CardBytes<'_>>) {
         let stat = stat(ino, size);
         let facts = Facts { stat: &stat, version, rights: 7, opens: true, plain: true };
-        assert!(self.shelf.put_card(&facts, bytes, &Endless), "there is a place");
+        assert!(self.shelf.put_card(&facts, bytes, &mut Endless), "there is a place");
     }
 
     pub fn put_name(&mut self, ino: Option<u64>, version: Version) {
