@@ -70,12 +70,10 @@ impl Service {
     ) -> Self {
         let limits = match &admission {
             Admission::Secret(_) => Limits::RUN,
-            Admission::Gate(_) => {
-                let pages = Shelves::pages_in(window_bytes / 2);
-                Limits::MACHINE.on_this_host().with_shelf_pages(pages)
-            }
+            Admission::Gate(_) => Limits::MACHINE.on_this_host(),
         };
         let is_run = admission.is_run();
+        let shelves = Shelves::new(spared.shelf, is_run, window_bytes / 2);
         mount.count_changes(board.versions());
         Self {
             mount,
@@ -84,10 +82,10 @@ impl Service {
             numbers: AtomicU64::new(0),
             sessions: Mutex::default(),
             lanes: Arc::default(),
-            shares: Shares::new(limits),
+            shares: Shares::new(shelves.within(limits)),
             owners: Owners::default(),
             windows: Windows::new(Arc::clone(&board), if spared.windows { window_bytes } else { 0 }),
-            shelves: Shelves::new(spared.shelf, is_run, window_bytes / 2),
+            shelves,
             logs: Logs::new(is_run && spared.writes),
             maps: Maps::default(),
             board,
@@ -105,7 +103,7 @@ impl Service {
     /// The same, with limits of its own.
     #[must_use]
     pub fn limited(self, limits: Limits) -> Self {
-        Self { shares: Shares::new(limits), ..self }
+        Self { shares: Shares::new(self.shelves.within(limits)), ..self }
     }
 
     /// The mounted file system.

@@ -32,7 +32,7 @@ pub struct Limits {
     pub descriptors: usize,
     /// Shelves: each is 12 MiB as it fills, beside its pages.
     pub shelves: usize,
-    /// Pages of bytes on shelves.
+    /// Pages of bytes on shelves, of those that there are.
     pub shelf_pages: usize,
     /// Inodes that are kept so that they may be opened by posts: some 600 bytes each.
     pub kept: usize,
@@ -44,9 +44,8 @@ pub struct Limits {
 
 /// Far more than a process needs that waits for a processor.
 const HELLO: Duration = Duration::from_secs(30);
-/// Each user has at most this part of what there is for all: descriptors that the host lets the server have, shelves,
-/// pages of shelves.
-const PART: usize = 4;
+/// Each user has at most this part of what there is for all.
+pub(crate) const PART: usize = 4;
 
 impl Limits {
     /// Of a run: whatever ids its processes take on, they are one user's.
@@ -104,11 +103,6 @@ impl Limits {
             handles: self.handles.min(memory / 4 / HANDLE_BYTES),
             ..self
         }
-    }
-
-    /// The same, where all shelves together have so many pages.
-    pub(crate) fn with_shelf_pages(self, pages: usize) -> Self {
-        Self { shelf_pages: self.shelf_pages.min(pages / PART), ..self }
     }
 
     fn of(&self, resource: Resource) -> usize {

@@ -3,7 +3,7 @@
 use crate::description::Description;
 use crate::peer::Peer;
 use crate::session::Session;
-use crate::share::{Resource, Share, User};
+use crate::share::{Limits, PART, Resource, Share, User};
 use crate::walk::Walk;
 use nvmed_fs::versions::Version;
 use nvmed_fs::{Follow, FsError, Kept, Node};
@@ -16,8 +16,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) const CLASSES_MAX: usize = 64;
 /// Classes of a run, which stay to its end: each keeps some 16,000 inodes at most, of 600 bytes.
 const CLASSES_OF_RUN: usize = 8;
-/// A class of one user among several has room for this part of all pages: as many as he may have.
-const PAGES_PART: usize = 4;
 
 /// What decides an answer: who asks, and what he sees of the file system.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -61,6 +59,7 @@ pub(crate) struct Shelves {
     pub kept: AtomicUsize,
     /// Pages that all shelves may still take.
     pages: Arc<AtomicUsize>,
+    /// Pages that one class may have: where several users share the server, as many as one of them may.
     pages_max: usize,
 }
 
@@ -197,7 +196,7 @@ impl Drop for Going<'_> {
 impl Shelves {
     /// Shelves whose pages take `bytes` bytes together, of one run or of several users; none unless they are `offered`.
     pub fn new(offered: bool, is_run: bool, bytes: u64) -> Self {
-        let pages = Self::pages_in(bytes);
+        let pages = usize::try_from(bytes / 4096).unwrap_or(usize::MAX);
         Self {
             offered,
             stay: is_run,
@@ -205,12 +204,13 @@ impl Shelves {
             going: Mutex::default(),
             kept: AtomicUsize::new(0),
             pages: Arc::new(AtomicUsize::new(pages)),
-            pages_max: if is_run { pages } else { pages / PAGES_PART },
+            pages_max: if is_run { pages } else { pages / PART },
         }
     }
 
-    pub(crate) fn pages_in(bytes: u64) -> usize {
-        usize::try_from(bytes / 4096).unwrap_or(usize::MAX)
+    /// Limits of each user, who may have as many pages as a class may.
+    pub(crate) fn within(&self, limits: Limits) -> Limits {
+        Limits { shelf_pages: limits.shelf_pages.min(self.pages_max), ..limits }
     }
 
     pub(crate) fn going(&self, ino: u64) -> Going<'_> {
