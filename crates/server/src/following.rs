@@ -3,8 +3,8 @@
 
 use crate::answer::Asker;
 use crate::service::Service;
-use crate::session::Session;
-use crate::shelf::{Brings, ClassShelf, Question};
+use crate::session::{ClassShelf, Session};
+use crate::shelf::{Brings, Question};
 use crate::shown::Offer;
 use crate::walk::Asked;
 use nvmed_fs::versions::{Trail, Version};
@@ -81,7 +81,7 @@ impl Service {
     }
 
     /// Up to the first name that is there, and of files that are opened up to the first that may be already.
-    fn bring_next(&self, asker: &Asker<'_>, brings: &mut Brings) -> bool {
+    fn bring_next(&self, asker: &Asker<'_>, brings: &mut Brings<Session>) -> bool {
         let Brings { shelf, directory, listed, follow, names, opens } = brings;
         let Some(path) = names.next() else { return false };
         if !*opens && shelf.lock().shelf.has_name((directory.ino(), &path), *follow) {

@@ -42,7 +42,7 @@ pub struct Service {
     pub(crate) shares: Arc<Shares>,
     pub(crate) owners: Owners,
     pub(crate) windows: Windows,
-    pub(crate) shelves: Shelves,
+    pub(crate) shelves: Shelves<Session>,
     pub(crate) logs: Logs<Session>,
     pub(crate) maps: Maps,
     pub(crate) tokens: Tokens,

@@ -8,7 +8,7 @@ use crate::hold::{Hold, Holds, Thing};
 use crate::owner::Owner;
 use crate::peer::Peer;
 use crate::share::{Resource, Share, User};
-use crate::shelf::{Brings, ClassShelf, Note};
+use crate::shelf::{self, Note};
 use crate::statistics::Counts;
 use nvmed_fs::{FileSystem, FsError, Node};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
@@ -43,13 +43,16 @@ pub struct Session {
     /// Of an heir that was adopted: descriptor numbers that its process was not told of yet, the next one last.
     pub(crate) untold: Mutex<Vec<(i32, Handle)>>,
     /// What its last step through a directory brings, while nobody calls.
-    pub(crate) brings: Mutex<Option<Brings>>,
+    pub(crate) brings: Mutex<Option<shelf::Brings<Session>>>,
     pub(crate) counts: Counts,
     /// Locked while it is ended: a thread that finds it dead waits until its locks are gone.
     pub(crate) ending: Mutex<()>,
     /// Where its process is seen to die.
     pub(crate) connection: OnceLock<Weak<Connection>>,
 }
+
+/// The shelf of a class of sessions.
+pub(crate) type ClassShelf = shelf::ClassShelf<Session>;
 
 /// Where a session finds the shelf of its class.
 #[derive(Default)]

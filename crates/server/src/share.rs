@@ -1,6 +1,5 @@
 //! What one user may take of a server that several users share (docs/serve.md, "Limits").
 
-use crate::shelf::CLASSES_MAX;
 use nvmed_sys::sync::{Arc, Mutex, Weak};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -44,6 +43,8 @@ pub struct Limits {
 
 /// Far more than a process needs that waits for a processor.
 const HELLO: Duration = Duration::from_secs(30);
+/// Shelves at a time where several users share the server.
+pub(crate) const SHELVES_MAX: usize = 64;
 /// Each user has at most this part of what there is for all.
 pub(crate) const PART: usize = 4;
 
@@ -83,7 +84,7 @@ impl Limits {
         mapped: 64 << 30,
         descriptors: usize::MAX,
         // A quarter of what there is.
-        shelves: CLASSES_MAX / PART,
+        shelves: SHELVES_MAX / PART,
         shelf_pages: usize::MAX,
         // What two classes keep that have come across so many files.
         kept: 1 << 15,

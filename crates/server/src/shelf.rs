@@ -1,9 +1,9 @@
 //! Shelves: what calls were answered, where clients find it without a call (docs/spec/shelf.md).
 
 use crate::description::Description;
+use crate::grant::Admitted;
 use crate::peer::Peer;
-use crate::session::Session;
-use crate::share::{Limits, PART, Resource, Share, User};
+use crate::share::{Limits, PART, Resource, SHELVES_MAX, Share, User};
 use crate::walk::Walk;
 use nvmed_fs::versions::Version;
 use nvmed_fs::{Follow, FsError, Kept, Node};
@@ -12,14 +12,12 @@ use nvmed_wire::{Board, ServerLane, Shelf, ShelfPages};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Classes that have a shelf at a time where several users share the server. Each takes 12 MiB as it fills.
-pub(crate) const CLASSES_MAX: usize = 64;
 /// Classes of a run, which stay to its end: each keeps some 16,000 inodes at most, of 600 bytes.
 const CLASSES_OF_RUN: usize = 8;
 
 /// What decides an answer: who asks, and what he sees of the file system.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Class {
+pub(crate) struct Class {
     uid: u32,
     gid: u32,
     groups: Arc<[u32]>,
@@ -31,8 +29,7 @@ struct Class {
 }
 
 impl Class {
-    fn of(session: &Session) -> Self {
-        let (peer, view) = (session.peer(), session.view());
+    pub fn of(peer: &Peer, view: &Admitted) -> Self {
         Self {
             uid: peer.uid,
             gid: peer.gid,
@@ -44,15 +41,15 @@ impl Class {
     }
 }
 
-/// All shelves of a mount.
+/// All shelves of a mount. `S` is a session, of which this room knows nothing.
 ///
 /// Order of locks: the classes, a class's members and a session's seat. What is kept is dropped under none of them.
-pub(crate) struct Shelves {
+pub(crate) struct Shelves<S> {
     /// Whether there are any.
     offered: bool,
     /// Whether a class outlives its last session: in a run, whose processes come and go.
     stay: bool,
-    classes: Mutex<Classes>,
+    classes: Mutex<Classes<S>>,
     /// Inodes whose cards were taken back by a call that is under way: nobody keeps them meanwhile.
     going: Mutex<HashMap<u64, usize>>,
     /// Files that are kept, so that who removes one looks no further when there is none.
@@ -63,11 +60,10 @@ pub(crate) struct Shelves {
     pages_max: usize,
 }
 
-#[derive(Default)]
-struct Classes {
-    by_class: HashMap<Class, Arc<ClassShelf>>,
+struct Classes<S> {
+    by_class: HashMap<Class, Arc<ClassShelf<S>>>,
     /// Those that nobody is in any more, as long as they keep anything.
-    ending: Vec<Arc<ClassShelf>>,
+    ending: Vec<Arc<ClassShelf<S>>>,
 }
 
 /// Pages that one class has taken of its user's, and of all.
@@ -98,10 +94,10 @@ impl ClassPages {
 }
 
 /// The shelf of one class.
-pub(crate) struct ClassShelf {
+pub(crate) struct ClassShelf<S> {
     class: Class,
     /// The sessions of the class, by number.
-    members: Mutex<HashMap<u64, Weak<Session>>>,
+    members: Mutex<HashMap<u64, Weak<S>>>,
     state: Mutex<State>,
     /// Of its user's shelves.
     _share: Share,
@@ -135,7 +131,7 @@ impl State {
     }
 }
 
-impl ClassShelf {
+impl<S> ClassShelf<S> {
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -147,14 +143,14 @@ impl ClassShelf {
     }
 
     /// The sessions of the class.
-    pub(crate) fn members(&self) -> Vec<Arc<Session>> {
+    pub(crate) fn members(&self) -> Vec<Arc<S>> {
         self.members.lock().values().filter_map(Weak::upgrade).collect()
     }
 }
 
 /// What follows where a process is that goes through a directory, and is not on the shelf yet.
-pub(crate) struct Brings {
-    pub shelf: Arc<ClassShelf>,
+pub(crate) struct Brings<S> {
+    pub shelf: Arc<ClassShelf<S>>,
     pub directory: Node,
     /// The directory's version, with all its names.
     pub listed: Version,
@@ -176,13 +172,13 @@ pub(crate) struct Note {
 
 /// Nobody keeps an inode until this is dropped.
 pub(crate) struct Going<'a> {
-    shelves: &'a Shelves,
+    all: &'a Mutex<HashMap<u64, usize>>,
     pub ino: u64,
 }
 
 impl Drop for Going<'_> {
     fn drop(&mut self) {
-        let mut going = self.shelves.going.lock();
+        let mut going = self.all.lock();
         let left = going.get_mut(&self.ino).map_or(0, |count| {
             *count -= 1;
             *count
@@ -193,14 +189,14 @@ impl Drop for Going<'_> {
     }
 }
 
-impl Shelves {
+impl<S> Shelves<S> {
     /// Shelves whose pages take `bytes` bytes together, of one run or of several users; none unless they are `offered`.
     pub fn new(offered: bool, is_run: bool, bytes: u64) -> Self {
         let pages = usize::try_from(bytes / 4096).unwrap_or(usize::MAX);
         Self {
             offered,
             stay: is_run,
-            classes: Mutex::default(),
+            classes: Mutex::new(Classes { by_class: HashMap::new(), ending: Vec::new() }),
             going: Mutex::default(),
             kept: AtomicUsize::new(0),
             pages: Arc::new(AtomicUsize::new(pages)),
@@ -215,7 +211,7 @@ impl Shelves {
 
     pub(crate) fn going(&self, ino: u64) -> Going<'_> {
         *self.going.lock().entry(ino).or_default() += 1;
-        Going { shelves: self, ino }
+        Going { all: &self.going, ino }
     }
 
     pub(crate) fn is_going(&self, ino: u64) -> bool {
@@ -223,51 +219,52 @@ impl Shelves {
     }
 
     /// Those of all classes that keep anything.
-    pub fn all(&self) -> Vec<Arc<ClassShelf>> {
+    pub fn all(&self) -> Vec<Arc<ClassShelf<S>>> {
         let classes = self.classes.lock();
         classes.by_class.values().chain(&classes.ending).cloned().collect()
     }
 
-    /// The shelf of a session's class, which is the session's from now on; made if there is none. `board` counts the
-    /// changes.
+    /// The shelf of a class, made if there is none, of which a session with a number is from now on, if it still wants
+    /// to be (`take`). `board` counts the changes.
     ///
     /// # Errors
     /// [`FsError::NotSupported`] when there is none for it; its user's share; the host has no memory.
     pub fn join(
         &self,
         board: &std::sync::Arc<Board>,
-        session: &Arc<Session>,
+        class: Class,
+        (number, session): (u64, &Arc<S>),
         user: &Arc<User>,
-        (device, renews_atime): (u64, bool),
-    ) -> Result<Arc<ClassShelf>, FsError> {
+        told: (u64, bool),
+        take: impl FnOnce(&Arc<ClassShelf<S>>) -> bool,
+    ) -> Result<Arc<ClassShelf<S>>, FsError> {
         if !self.offered {
             return Err(FsError::NotSupported);
         }
-        let class = Class::of(session);
         let mut classes = self.classes.lock();
         let shelf = match classes.by_class.get(&class) {
             Some(shelf) => Arc::clone(shelf),
-            None => self.make(&classes, board, &class, user, (device, renews_atime))?,
+            None => self.make(&classes, board, &class, user, told)?,
         };
         // One that nobody is in goes with this call.
-        if !session.take_shelf(&shelf) {
+        if !take(&shelf) {
             return Err(FsError::NotSupported);
         }
         // Before its process has the memory: who takes a card back looks at what the members have posted.
-        shelf.members.lock().insert(session.number(), Arc::downgrade(session));
+        shelf.members.lock().insert(number, Arc::downgrade(session));
         classes.by_class.entry(class).or_insert_with(|| Arc::clone(&shelf));
         Ok(shelf)
     }
 
     fn make(
         &self,
-        classes: &Classes,
+        classes: &Classes<S>,
         board: &std::sync::Arc<Board>,
         class: &Class,
         user: &Arc<User>,
         (device, renews_atime): (u64, bool),
-    ) -> Result<Arc<ClassShelf>, FsError> {
-        let most = if self.stay { CLASSES_OF_RUN } else { CLASSES_MAX };
+    ) -> Result<Arc<ClassShelf<S>>, FsError> {
+        let most = if self.stay { CLASSES_OF_RUN } else { SHELVES_MAX };
         if classes.by_class.len() + classes.ending.len() >= most {
             return Err(FsError::NotSupported);
         }
@@ -285,13 +282,13 @@ impl Shelves {
         Ok(Arc::new(ClassShelf { class: class.clone(), members, state, _share: share }))
     }
 
-    /// A session leaves its class. One that nobody is in any more ends, where several users share the server: what it
-    /// keeps is given back, and its memory.
-    pub fn leave(&self, shelf: &Arc<ClassShelf>, session: &Session) {
+    /// A session with a number leaves its class. One that nobody is in any more ends, where several users share the
+    /// server: what it keeps is given back, and its memory.
+    pub fn leave(&self, shelf: &Arc<ClassShelf<S>>, number: u64) {
         let is_over = {
             let mut classes = self.classes.lock();
             let mut members = shelf.members.lock();
-            members.remove(&session.number());
+            members.remove(&number);
             let is_over = members.is_empty() && !self.stay;
             if is_over {
                 // Who comes now gets another one; who takes cards back finds this one as long as it keeps anything.
@@ -307,7 +304,7 @@ impl Shelves {
     }
 
     /// The class keeps nothing any more. No slot is looked at: all its sessions are over, or have other ids.
-    fn end(&self, shelf: &ClassShelf) {
+    fn end(&self, shelf: &ClassShelf<S>) {
         {
             let mut state = shelf.lock();
             state.shelf.end();
@@ -331,7 +328,7 @@ impl Shelves {
     }
 
     /// Keeps an inode no more; what was kept is for the caller to drop.
-    pub(crate) fn give_back(&self, shelf: &ClassShelf, ino: u64) -> Option<Kept> {
+    pub(crate) fn give_back(&self, shelf: &ClassShelf<S>, ino: u64) -> Option<Kept> {
         let mut state = shelf.lock();
         let kept = state.kept.remove(&ino)?;
         state.kept_share.shrink(1);

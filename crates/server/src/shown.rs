@@ -7,9 +7,9 @@ use crate::answer::Asker;
 use crate::description::Description;
 use crate::following::put_name;
 use crate::service::Service;
-use crate::session::Session;
+use crate::session::{ClassShelf, Session};
 use crate::share::Resource;
-use crate::shelf::{ClassShelf, Going, Note, Question};
+use crate::shelf::{Class, Going, Note, Question};
 use nvmed_fs::versions::{Trail, Version};
 use nvmed_fs::{self as fs, Credentials, FileType, FsError, Kept, Node, OpenFlags};
 use nvmed_sys::sync::Arc;
@@ -41,8 +41,10 @@ impl Service {
             Some(shelf) => shelf,
             None => {
                 let told = (self.mount.root().stat().dev, !session.files().statfs().read_only);
-                let user = self.shares.user(session.peer().uid);
-                self.shelves.join(&self.board, session, &user, told)?
+                let (peer, joins) = (session.peer(), (session.number(), session));
+                let (class, user) = (Class::of(&peer, session.view()), self.shares.user(peer.uid));
+                let take = |shelf: &Arc<ClassShelf>| session.take_shelf(shelf);
+                self.shelves.join(&self.board, class, joins, &user, told, take)?
             }
         };
         // Its process may have got other ids while it asked.
@@ -56,7 +58,7 @@ impl Service {
     /// A session has no shelf any more; `ended`: and gets none.
     pub(crate) fn end_shelf(&self, session: &Session, ended: bool) {
         if let Some(shelf) = session.give_shelf(ended) {
-            self.shelves.leave(&shelf, session);
+            self.shelves.leave(&shelf, session.number());
         }
     }
 

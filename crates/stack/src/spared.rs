@@ -1,4 +1,4 @@
-//! What spares the processes of a run their calls at the server (`spare_calls`): each can be left out, to see what it
+//! What spares the clients of a server their calls (`spare_calls`): each can be left out, to see what it
 //! is worth, or to find out whether it is the one to blame.
 
 /// Means by which calls are spared.

@@ -502,8 +502,8 @@ impl Shelf {
         crate::opens::barrier();
     }
 
-    /// Nobody is to read it any more: nothing is put here from now on, and its memory goes back to the host, whoever has
-    /// it mapped still.
+    /// Nobody is to read it any more: nothing is put here from now on, and its memory goes back to the host, whoever
+    /// has it mapped still.
     pub fn end(&mut self) {
         self.ended = true;
         self.places.clear();

@@ -412,3 +412,30 @@ fn a_user_has_his_share_of_shelves_and_leaves_others_theirs() {
     let third = machine.client(ALICE, "second");
     until_no_call("her second tree may have it", &root, || assert!(stat(third.files(), "file").is_ok()));
 }
+
+#[test]
+fn a_process_that_becomes_another_user_finds_what_that_one_may() {
+    let Some(machine) = Machine::new("again") else { return };
+    machine.grant_both("shared");
+    let (root, session) = (machine.client(0, ""), machine.client(ALICE, ""));
+    let files = session.files();
+    create(files, "hers", b"hers");
+    files.chmod(Object::At(&files.root(), b"hers", Follow::Yes), 0o600).unwrap();
+    until_no_call("she reads it", &root, || assert_eq!(whole(files, "hers"), b"hers"));
+    let opened = open(files, "hers").unwrap();
+    let before = shelves(&root);
+    as_user(BOB, || session.again(&machine.address)).unwrap();
+    assert_eq!(shelves(&root)[0], before[0] - 1, "her class is over");
+    let his = || {
+        assert_eq!(stat(files, "hers").unwrap().size, 4);
+        assert_eq!(errno(open(files, "hers")), Errno::ACCESS);
+        let file = Object::At(&files.root(), b"hers", Follow::Yes);
+        assert_eq!(errno(files.access(file, 4, false)), Errno::ACCESS);
+        assert_eq!(opened.pread(&mut [0; 9], 0).unwrap(), 4, "what was open stays so");
+    };
+    (0..8).for_each(|_| his());
+    assert_eq!(shelves(&root)[0], before[0], "he has his own");
+    until_no_call("he finds what he asked for", &root, || {
+        assert_eq!(errno(stat(files, "none")), Errno::NOENT);
+    });
+}
