@@ -7,7 +7,7 @@ use crate::node::{Holding, Node};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_fs::versions::Version;
 use nvmed_fs::{FileType, Follow, FsError, Object, OpenFlags, Stat};
-use nvmed_wire::{Answer, BoardView, Call, Control, Found, Handle, POSTED_FLAGS, ShelfView};
+use nvmed_wire::{Answer, BoardView, Call, ClientLane, Control, Found, Handle, POSTED_FLAGS, ShelfView};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::time::ClockId;
@@ -152,7 +152,7 @@ impl Link {
     #[inline]
     fn has_server(&self, board: &BoardView) -> bool {
         // Before the lane is touched, which a forked child has not.
-        if !self.is_open() || !self.lanes().first().is_some_and(|lane| !lane.is_closed()) {
+        if !self.is_open() || self.lanes().first().is_none_or(ClientLane::is_closed) {
             return false;
         }
         let now_s = rustix::time::clock_gettime(ClockId::MonotonicCoarse).tv_sec;

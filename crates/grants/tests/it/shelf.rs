@@ -126,7 +126,7 @@ fn what_a_user_asked_before_makes_no_call() {
         let files = session.files();
         assert_eq!(stat(files, "dir/file").unwrap().size, 3 * PAGE as u64);
         assert_eq!(errno(stat(files, "dir/none")), Errno::NOENT);
-        assert_eq!(whole(files, "dir/file"), name.repeat(PAGE)[..3 * PAGE].as_bytes());
+        assert_eq!(whole(files, "dir/file"), name.repeat(PAGE).as_bytes()[..3 * PAGE]);
         assert!(open(files, "dir").unwrap().stat().unwrap().nlink > 0);
     };
     for (name, session) in &sessions {
@@ -269,13 +269,16 @@ fn a_directory_that_leaves_a_users_tree_answers_nothing() {
     }
 }
 
+/// What takes a file its name.
+type Remove<'a> = &'a dyn Fn(&FileSystem, &[u8]);
+
 #[test]
 fn what_another_user_removes_is_read_on_by_who_has_it_open() {
     let Some(machine) = Machine::new("removed") else { return };
     machine.grant_both("shared");
     let (alice, root) = (machine.client(ALICE, ""), machine.client(0, ""));
     let (bob, files) = (machine.client(BOB, ""), alice.files());
-    let remove: [(&Session, &str, &dyn Fn(&FileSystem, &[u8])); 3] = [
+    let remove: [(&Session, &str, Remove<'_>); 3] = [
         (&bob, "file", &|theirs, path| theirs.unlink(&theirs.root(), path).unwrap()),
         (&bob, "file", &|theirs, path| {
             create(theirs, "new", b"new");
