@@ -7,6 +7,7 @@ use crate::filesystem::FileSystem;
 use crate::link::{Link, NO_ROOM};
 use crate::node::{Holding, Node};
 use nvmed_fs::{FsError, OpenFlags};
+use nvmed_mutant::Point;
 use nvmed_sys::QuietFd;
 use nvmed_wire::{
     Address, BoardView, Control, ControlAnswer, Handle, Inherited, NAMED_AT_ONCE, SECRET_BYTES, Socket,
@@ -137,6 +138,7 @@ impl Session {
         for more in rest.chunks(NAMED_AT_ONCE) {
             talk.ask(&Control::HeirHolds { held: more.to_vec() }, None)?;
         }
+        if same_process { Point::SuccessorMade.reached() } else { Point::HeirMade.reached() }
         Ok(QuietFd::new(heir))
     }
 

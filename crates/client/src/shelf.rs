@@ -7,6 +7,7 @@ use crate::node::{Holding, Node};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_fs::versions::Version;
 use nvmed_fs::{FileType, Follow, FsError, Object, OpenFlags, Stat};
+use nvmed_mutant::{Mutant, Point};
 use nvmed_wire::{Answer, BoardView, Call, ClientLane, Control, Found, Handle, POSTED_FLAGS, ShelfView};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -175,6 +176,7 @@ impl Link {
         let Some(lane) = self.lanes().first() else { return true };
         let cleared = lane.opens().clear(posted.slot, ino);
         if cleared {
+            Point::OpenCleared.reached();
             self.shelf.give_slot(posted.slot);
         }
         cleared
@@ -285,10 +287,14 @@ impl Core {
         let flags = flags.without(OpenFlags::ONCE);
         let posted = Posted { slot, link: address(link), flags };
         let holding = Holding::posted(self, posted, &card)?;
+        Point::OpenFound.reached();
         lane.opens().post(slot, card.stat.ino);
+        Point::OpenPosted.reached();
         // After the post: see `Opens::post`. Its drop takes the post back.
         let is_same = link.shelf.view().is_some_and(|now| core::ptr::eq(now, view));
-        let is_open = is_same && view.stands(&found, &self.board);
+        let stands = view.stands(&found, &self.board) || Mutant::SecondLookForgotten.is_made();
+        let is_open = is_same && stands;
+        Point::OpenLooked.reached();
         is_open.then(|| Ok(Arc::new(File::new(holding, flags, Some(0)))))
     }
 
@@ -305,6 +311,7 @@ impl Core {
             _ => Err(STRANGE),
         };
         let handle = ask()?;
+        Point::ClaimAnswered.reached();
         if let Some(lane) = link.lanes().first()
             && lane.opens().free(slot)
         {

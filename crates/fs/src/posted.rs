@@ -5,7 +5,7 @@ use crate::error::FsError;
 use crate::file::File;
 use crate::status::{MODE_SETGID, Time};
 use nvmed_layout::{FILE_BYTES_MAX, FileType};
-use nvmed_mutant::Mutant;
+use nvmed_mutant::{Mutant, Point};
 use nvmed_sys::Mapping;
 use nvmed_sys::atomic::{AtomicU32, AtomicU64, Ordering};
 use nvmed_sys::sync::Mutex;
@@ -253,6 +253,7 @@ impl Poster {
             if from.len() > WRITE_BYTES_MAX || used + bytes > RECORDS_BYTES {
                 return Outcome::Full;
             }
+            Point::PostBegun.reached();
             let at = RECORDS + used;
             self.0.u32(at).store(kind << SLOT_BITS | grant.slot, Ordering::Relaxed);
             self.0.u32(at + 4).store(from.len() as u32, Ordering::Relaxed);
@@ -260,11 +261,13 @@ impl Poster {
             if !self.0.takes(at + HEAD_BYTES, from) {
                 return Outcome::Fault;
             }
+            Point::PostCopied.reached();
             let counted = word + bytes as u64;
             // Barrier L1.
             let posted =
                 self.0.u64(WORD).compare_exchange(word, counted, Ordering::AcqRel, Ordering::Relaxed);
             if posted.is_ok() {
+                Point::PostCounted.reached();
                 return Outcome::Done;
             }
         }
@@ -326,6 +329,7 @@ impl Log {
         let others = rights.load(Ordering::Relaxed) & !(((1 << RIGHT_BITS) - 1) << shift);
         rights.store(others | its << shift, Ordering::Relaxed);
         self.inode(grant.slot).store(ino, Ordering::SeqCst);
+        Point::GrantNoted.reached();
         let number = number(&self.memory, grant.slot);
         number.expect("a grant has a slot").store(grant.number, Ordering::Release);
     }
@@ -336,9 +340,11 @@ impl Log {
     /// As [`Log::begin`].
     pub fn seal(&self, slot: u32) {
         number(&self.memory, slot).expect("a grant has a slot").store(0, Ordering::SeqCst);
+        Point::NumberCleared.reached();
         let next = |word: u64| (!Mutant::SealForgotten.is_made()).then(|| word.wrapping_add(SEAL));
         // Barrier L5: a post that has seen the number before finds another word; who sees this word sees no number.
         let _ = self.memory.u64(WORD).fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+        Point::LogSealed.reached();
     }
 
     /// A slot's file is written no more.
@@ -369,19 +375,30 @@ impl Log {
                 return Err(Strange);
             }
             while at < end {
+                Point::RecordFound.reached();
                 let record = Record::read(&self.memory, at, end, buffer).ok_or(Strange)?;
-                make(record.slot, Change::of(record.kind, record.word, buffer).ok_or(Strange)?);
-                at += record_bytes(buffer.len());
-                self.taken().store(turn << BYTES_BITS | at as u64, Ordering::Release);
+                let change = Change::of(record.kind, record.word, buffer).ok_or(Strange)?;
+                let counted = turn << BYTES_BITS | (at + record_bytes(buffer.len())) as u64;
+                if Mutant::LedgerCountedEarly.is_made() {
+                    self.taken().store(counted, Ordering::Release);
+                }
+                Point::RecordCopied.reached();
+                make(record.slot, change);
+                Point::RecordMade.reached();
+                self.taken().store(counted, Ordering::Release);
+                Point::RecordCounted.reached();
+                at = bytes_of(counted);
             }
             if at == 0 {
                 return Ok(());
             }
+            Point::TurnDue.reached();
             let next = next_turn(word);
             // Barrier L3.
             let turned =
                 self.memory.u64(WORD).compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed);
             if turned.is_ok() {
+                Point::TurnSwapped.reached();
                 self.taken().store(turn_of(next) << BYTES_BITS, Ordering::Release);
                 return Ok(());
             }

@@ -1,18 +1,23 @@
-//! Deliberate mistakes, for the tests that must notice them.
+//! Deliberate mistakes and deaths, for the tests that must notice the ones and survive the others.
 //!
-//! In: the name of a mistake, set for the whole process, since the places where mistakes are made are deep and no
-//! signature should change for them. Out: whether a place makes its own. Neighbours: every room that has something to
-//! get wrong. Invariant: a release makes none, and nothing of this is in its programs.
+//! In: the name of a mistake, and of a point at which the process is killed or stopped, set for the whole process,
+//! since these places are deep and no signature should change for them. Out: whether a place makes its own mistake.
+//! Neighbours: every room that has something to get wrong. Invariant: a release makes no mistake and knows no point,
+//! and nothing of this is in its programs.
 
 #![forbid(unsafe_code)]
 
+mod point;
+
+pub use point::Point;
+
 use core::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
-/// Whether this build makes mistakes at all: those for tests do.
+/// Whether this build makes mistakes at all, and knows points: those for tests do.
 pub const ARE_MADE: bool = cfg!(debug_assertions);
 
 /// The environment's variable that names a mistake for a mount to make.
-pub const VARIABLE: &str = "NVMED_MUTANT";
+const VARIABLE: &str = "NVMED_MUTANT";
 
 /// A deliberate mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +103,10 @@ pub enum Mutant {
     PostsFreedEarly,
     /// The end of a grant clears its number and leaves the log's word as it is.
     SealForgotten,
+    /// A client that has posted an open does not look again.
+    SecondLookForgotten,
+    /// The ledger counts a posted change before it is made.
+    LedgerCountedEarly,
 }
 
 impl Mutant {
@@ -113,6 +122,9 @@ impl Mutant {
 
     /// Those that the models of shared words notice (docs/spec/models.md).
     const MODELLED: [Self; 3] = [Self::ClosedLaneUsed, Self::PostsFreedEarly, Self::SealForgotten];
+
+    /// Those that deaths and stops at a point show (docs/spec/points.md).
+    const STRUCK: [Self; 2] = [Self::SecondLookForgotten, Self::LedgerCountedEarly];
 
     /// All others: they are noticed by what is left when the power goes.
     pub const ALL: [Self; 34] = [
@@ -160,12 +172,29 @@ pub fn set(mutant: Option<Mutant>) {
     SET.store(mutant.map_or(0, |mutant| mutant as u8), SeqCst);
 }
 
+/// Sets the mistake and the point that the environment names, whose `variable` answers what a name stands for; once,
+/// before anything that could make or reach them. Nothing in a release.
+///
+/// # Panics
+/// When there is no such mistake or point.
+pub fn set_by(variable: impl Fn(&str) -> Option<String>) {
+    if !ARE_MADE {
+        return;
+    }
+    if let Some(name) = variable(VARIABLE) {
+        set_named(&name);
+    }
+    if let Some(name) = variable(point::VARIABLE) {
+        point::set_named(&name);
+    }
+}
+
 /// As [`set`], of the mistake with this name.
 ///
 /// # Panics
 /// When there is none: a test that makes no mistake would prove nothing.
-pub fn set_named(name: &str) {
-    let all = Mutant::ALL.into_iter().chain(Mutant::CHECKED).chain(Mutant::MODELLED);
+fn set_named(name: &str) {
+    let all = Mutant::ALL.into_iter().chain(Mutant::CHECKED).chain(Mutant::MODELLED).chain(Mutant::STRUCK);
     let found = all.into_iter().find(|mutant| format!("{mutant:?}") == name);
     assert!(found.is_some(), "{name} is no deliberate mistake");
     set(found);

@@ -5,6 +5,7 @@ use crate::peer::Peer;
 use crate::service::Service;
 use crate::session::Session;
 use nvmed_fs::{FsError, OpenFlags};
+use nvmed_mutant::Point;
 use nvmed_wire::{Handle, Inherited, Sender, TOLD_AT_ONCE, Welcome};
 use rustix::io::Errno;
 use std::sync::{Arc, Weak};
@@ -46,6 +47,7 @@ impl Service {
         let before = same_process.then(|| Arc::downgrade(parent));
         *heir.inheritance.lock() = Some(Inheritance { held: Vec::new(), cwd, before });
         let cwd = cwd.map(|handle| (-1, handle));
+        Point::HeirEntered.reached();
         self.inherit_all(parent, &heir, held.into_iter().chain(cwd), same_process)?;
         *parent.last_heir.lock() = Arc::downgrade(&heir);
         Ok(heir)
@@ -126,6 +128,7 @@ impl Service {
     /// [`FsError::Invalid`] for a session that is no heir, or was adopted before.
     pub fn adopt(&self, heir: &Session, sender: Option<Sender>) -> Result<Welcome, FsError> {
         let inheritance = heir.inheritance.lock().take().ok_or(FsError::Invalid)?;
+        Point::HeirTold.reached();
         if let Some(Sender { pid, uid, gid }) = sender {
             heir.owner.is(pid);
             // Its effective ids are those of the process that made it; if they change, it says hello again.

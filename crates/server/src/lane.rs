@@ -5,6 +5,7 @@ use crate::answer::data_bytes;
 use crate::peer::Peer;
 use crate::service::Service;
 use crate::session::Session;
+use nvmed_mutant::Point;
 use nvmed_sys::sync::{Arc, Condvar, Mutex};
 use nvmed_wire::{Answer, Board, LaneError, Request, ServerLane};
 use rustix::io::Errno;
@@ -190,11 +191,13 @@ pub(crate) fn serve(
         service.mount.guarded(|| service.bring_one(session)).unwrap_or(false)
     };
     while lane.next(request, &mut meanwhile)? {
+        Point::CallTaken.reached();
         let Request { message, data } = request;
         let call = message.call()?;
         service.take_posts(session, lane)?;
         // A mistake of ours in one call is that call's failure, not a client that waits for ever.
         let answered = service.mount.guarded(|| service.answer(session, call, data));
+        Point::CallDone.reached();
         if service.has_strange_posts(session) {
             return Err(LaneError::Log);
         }

@@ -9,6 +9,7 @@ use crate::session::Session;
 use crate::statistics::{Done, POSTED_CHANGE, POSTED_WRITE};
 use nvmed_fs::posted::{Change, Grant, Reach, SLOTS, Strange};
 use nvmed_fs::{Credentials, FsError, Object, OpenFlags, Stat};
+use nvmed_mutant::Point;
 use nvmed_sys::sync::Arc;
 use nvmed_wire::Answer;
 use rustix::fd::OwnedFd;
@@ -117,6 +118,7 @@ impl Service {
         let memory = rustix::io::fcntl_dupfd_cloexec(memory, 0)?;
         let mut desk = log.desk.lock();
         log.log.clear();
+        Point::LogCleared.reached();
         log.strange.store(false, Ordering::Relaxed);
         (desk.session, desk.uid) = (Some(Arc::clone(session)), Some(session.user.uid));
         session.log.set(number).map_err(|_| FsError::NotSupported)?;
@@ -204,7 +206,9 @@ impl Service {
         let ino = desk.grants[slot as usize].as_ref()?.changes.ino;
         log.log.seal(slot);
         log.take(self, desk);
+        Point::GrantTaken.reached();
         log.log.forget(slot);
+        Point::GrantForgotten.reached();
         let ended = desk.grants[slot as usize].take()?;
         // In this order: what the next grant of the file is promised is its own.
         ended.description.give_back_ahead();

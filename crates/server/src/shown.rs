@@ -12,6 +12,7 @@ use crate::share::Resource;
 use crate::shelf::{Class, Going, Note, Question};
 use nvmed_fs::versions::{Trail, Version};
 use nvmed_fs::{self as fs, Credentials, FileType, FsError, Kept, Node, OpenFlags};
+use nvmed_mutant::Point;
 use nvmed_sys::sync::Arc;
 use nvmed_wire::{Answer, CardBytes, Facts, POSTED_FLAGS, SHELF_BYTES_AT_ONCE, SLOTS, ServerLane};
 use std::sync::atomic::Ordering;
@@ -275,6 +276,7 @@ impl Service {
             state.shelf.take_back(ino);
             state.kept(ino)?
         };
+        Point::CardTaken.reached();
         for session in shelf.members() {
             for lane in session.counts.lanes() {
                 lane.opens().with(ino).for_each(|slot| self.note(&session, &lane, slot, &node));
@@ -298,9 +300,11 @@ impl Service {
         let mut share = session.user.none(Resource::Handle);
         share.set(1);
         let is_of_slot = |note: &mut Note| Arc::ptr_eq(&note.lane, lane) && note.slot == slot;
+        Point::NoteOpened.reached();
         let mut notes = session.notes.lock();
         // Under the lock: who sees that the slot was taken over finds the note. A slot has one at most.
         let before: Vec<_> = if lane.opens().take_over(slot, node.ino()) {
+            Point::SlotMarked.reached();
             let before = notes.extract_if(.., is_of_slot).collect();
             let lane = Arc::clone(lane);
             notes.push(Note { lane, slot, ino: node.ino(), description, _share: share });
@@ -336,6 +340,7 @@ impl Service {
                         going.push(self.shelves.going(ino));
                     }
                     drop(self.take_back(ino));
+                    Point::KeptDropped.reached();
                     // Somebody else may be at taking it back.
                     std::thread::yield_now();
                 }

@@ -52,11 +52,7 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
     if config.behind != Behind::Nvmedfs {
         return Err(StackError::NoDevice);
     }
-    if nvmed_mutant::ARE_MADE
-        && let Ok(name) = std::env::var(nvmed_mutant::VARIABLE)
-    {
-        nvmed_mutant::set_named(&name);
-    }
+    nvmed_mutant::set_by(|name| std::env::var(name).ok());
     let name = config.device.to_string();
     let run = surroundings.run_memory.as_deref().map(RunMemory::join).transpose()?;
     if let Some(run) = &run {

@@ -42,5 +42,5 @@ pub use mapping::{HUGE_BYTES, Mapping, Pages};
 pub use nursery::Nursery;
 pub use peer::peer_groups;
 pub use registers::Registers;
-pub use signal::{Signal, Signals};
+pub use signal::{Signal, Signals, kill_here, stop_here};
 pub use thread::spawn_quiet;

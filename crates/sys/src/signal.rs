@@ -13,6 +13,22 @@ pub struct Signals {
     before: libc::sigset_t,
 }
 
+/// Kills this process, by SIGKILL: the caller does nothing after this.
+pub fn kill_here() {
+    raise(libc::SIGKILL);
+}
+
+/// Stops this process until it gets SIGCONT: the caller goes on after that.
+pub fn stop_here() {
+    raise(libc::SIGSTOP);
+}
+
+fn raise(number: i32) {
+    // To the calling thread: sent to the process, another thread may take it, and this one go on until then.
+    // SAFETY: a call without pointers; both signals act in the kernel, and no handler runs.
+    unsafe { libc::raise(number) };
+}
+
 /// One signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {

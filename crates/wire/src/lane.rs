@@ -10,7 +10,7 @@ use crate::post::{self, Taken};
 use crate::processor::Processor;
 use crate::request::Request;
 use core::time::Duration;
-use nvmed_mutant::Mutant;
+use nvmed_mutant::{Mutant, Point};
 use nvmed_sys::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_sys::{Mapping, Pages};
 use postcard::ser_flavors::Flavor;
@@ -199,11 +199,14 @@ impl ClientLane {
             return Err(LaneError::Gone);
         }
         self.0.write(call, data)?;
+        Point::CallWritten.reached();
         if self.0.turn(CALL, SERVER_PARKED) == CLOSED {
             self.0.turn(CLOSED, SERVER_PARKED);
             return Err(LaneError::Gone);
         }
+        Point::CallMade.reached();
         self.wait(board, is_alive)?;
+        Point::CallAnswered.reached();
         let message_bytes = self.0.len(MESSAGE_LEN, ANSWER_BYTES_MAX)?;
         let data_bytes = self.0.len(DATA_LEN, DATA_BYTES_MAX)?;
         let mut message = [0; ANSWER_BYTES_MAX];
@@ -456,6 +459,7 @@ impl ServerLane {
     pub fn answer(&self, answer: &Answer, data: &[u8]) -> Result<(), LaneError> {
         assert!(self.taken_up.swap(false, Ordering::Relaxed), "an answer goes into a lane without a call");
         self.lane.write(answer, data)?;
+        Point::AnswerWritten.reached();
         if self.lane.turn(ANSWER, CLIENT_PARKED) == CLOSED {
             self.lane.turn(CLOSED, CLIENT_PARKED);
         }

@@ -1,7 +1,7 @@
 //! Posts: the closes of a client that waits for no answer, in its lane. Layout: docs/spec/shared.md, "Posts".
 
 use crate::message::Handle;
-use nvmed_mutant::Mutant;
+use nvmed_mutant::{Mutant, Point};
 use nvmed_sys::Mapping;
 use nvmed_sys::atomic::{AtomicU32, Ordering};
 use nvmed_sys::sync::Mutex;
@@ -33,8 +33,10 @@ pub(crate) fn put(lane: &Mapping, handle: Handle) -> bool {
         return false;
     }
     lane.u64(place(posted)).store(handle.0, Ordering::Relaxed);
+    Point::CloseCopied.reached();
     // Barrier P3, pairs with P4: who sees the count sees the handle.
     lane.u32(POSTED).store(posted.wrapping_add(1), Ordering::Release);
+    Point::CloseCounted.reached();
     true
 }
 
@@ -69,6 +71,7 @@ impl Taken {
         }
         for post in (0..waiting).map(|more| first.wrapping_add(more)) {
             close(Handle(lane.u64(place(post)).load(Ordering::Relaxed)));
+            Point::CloseDone.reached();
             self.count.store(post.wrapping_add(1), Ordering::Release);
         }
         // Barrier P2.

@@ -6,6 +6,7 @@ use crate::memory;
 use crate::shelf::{self, LEAF_NUMBERS, LEAVES, MAGIC, NAME_BYTES, PAGE, card, name};
 use nvmed_fs::versions::{TRAIL_MAX, Version};
 use nvmed_fs::{Follow, Stat};
+use nvmed_mutant::Point;
 use nvmed_sys::atomic::{Ordering, fence};
 use nvmed_sys::{Mapping, Pages};
 use rustix::fd::BorrowedFd;
@@ -244,6 +245,7 @@ impl ShelfView {
         let version = self.version_to_read(look)?;
         let len = into.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
         self.copy(look, &mut into[..len], (offset, size))?;
+        Point::BytesCopied.reached();
         (self.is_same(look) && board.has_bytes(bytes_version) && board.has_version(version)).then_some(len)
     }
 

@@ -13,6 +13,7 @@ mod identify;
 mod kv;
 mod machine;
 mod mount;
+mod points;
 mod run;
 mod scratch;
 mod serve;

@@ -111,13 +111,17 @@ fn run(scratch: &Scratch, name: &str) -> Command {
 
 /// The server that a run has started.
 fn server_of(run: &Child) -> Pid {
+    find_server(run).expect("a server")
+}
+
+/// The server of a run, if it is there.
+pub fn find_server(run: &Child) -> Option<Pid> {
     let id = run.id();
     let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     let serves = |pid: &&str| {
         std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("--serve\0"))
     };
-    let pid = children.split_whitespace().find(serves).expect("a server");
-    Pid::from_raw(pid.parse().unwrap()).unwrap()
+    Pid::from_raw(children.split_whitespace().find(serves)?.parse().unwrap())
 }
 
 #[test]

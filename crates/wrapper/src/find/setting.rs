@@ -96,11 +96,7 @@ fn load() -> Result<Setting, String> {
         run_memory: variable_of(nvmed_stack::RUN_MEMORY_VARIABLE),
         statistics: variable_of(nvmed_stack::STATISTICS_VARIABLE).map(PathBuf::from),
     };
-    if nvmed_mutant::ARE_MADE
-        && let Some(name) = variable_of(nvmed_mutant::VARIABLE)
-    {
-        nvmed_mutant::set_named(&name);
-    }
+    nvmed_mutant::set_by(variable_of);
     let tally = variable_of(nvmed_tally::TALLY_VARIABLE);
     let beyond = variable_of(nvmed_tally::BEYOND_VARIABLE).and_then(|text| Policy::parse(&text));
     if let Some((file, base)) = announced {
