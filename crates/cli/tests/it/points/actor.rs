@@ -157,7 +157,7 @@ impl Actor {
     /// Has another program append through a descriptor of this one's.
     fn start_another(&mut self) -> Done {
         let mut command = Command::new("sh");
-        command.args(["-c", "exec printf %s \"$0\"", &record(&self.who, self.next[0])]);
+        command.args(["-c", "unset NVMED_POINT; exec printf %s \"$0\"", &record(&self.who, self.next[0])]);
         command.stdout(self.open(0)?).env_remove(POINT);
         command.envs(self.heir.iter().map(|point| (POINT, point)));
         let child = command.spawn()?;

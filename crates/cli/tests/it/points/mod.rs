@@ -60,9 +60,8 @@ fn run(scratch: &Scratch, name: &str, mutant: Option<&str>) -> Command {
 /// How often a point is reached in a run, and more often if nobody ends it.
 fn arrivals(point: Point) -> u64 {
     match point {
-        // Once for each process, and the shell that is started executes another program.
-        Point::HeirAdopted => 2,
-        Point::SuccessorMade | Point::LogCleared => 1,
+        // Once for each process.
+        Point::HeirAdopted | Point::SuccessorMade | Point::LogCleared => 1,
         Point::HeirMade | Point::HeirEntered | Point::HeirTold => 3,
         Point::ClaimAnswered | Point::SlotMarked | Point::NoteOpened => 6,
         _ => 40,
@@ -205,9 +204,12 @@ fn a_server_that_is_stopped_at_a_point_goes_on() {
 /// Mistakes that these tests must notice, or they prove nothing.
 #[test]
 fn what_is_struck_shows_mistakes() {
-    let at = |point, strike| (point, strike);
-    let seen = strike_programs(at(Point::OpenFound, Strike::Stop), &[5, 9], Some("SecondLookForgotten"));
-    assert!(seen.is_err(), "an open that looks once is not noticed");
-    let seen = strike_server(at(Point::RecordCopied, Strike::Kill), 9, Some("LedgerCountedEarly"));
-    assert!(seen.is_err(), "a ledger that counts too early is not noticed");
+    let at = (Point::OpenFound, Strike::Stop);
+    let seen = strike_programs(at, &[5, 9], Some("SecondLookForgotten"));
+    assert!(seen.as_ref().is_err_and(|wrong| wrong.starts_with("wrong victim")), "{seen:?}");
+    // A change that is lost may be one of a file that is gone, or has no name yet that somebody was told of.
+    let at = (Point::RecordCopied, Strike::Kill);
+    let is_loss = |wrong: &String| wrong.contains("records of");
+    let mut seen = (1..=20).map(|arrival| strike_server(at, arrival, Some("LedgerCountedEarly")));
+    assert!(seen.any(|ended| ended.is_err_and(|wrong| is_loss(&wrong))), "a ledger that counts too early");
 }
