@@ -6,13 +6,15 @@ DESTDIR ?=
 ROW ?=
 NAME ?=
 STATES ?= 200000
+KILLS ?= 200
+PROFILE ?= dev
 REPLAY ?=
 CASE ?=
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME = libnvmed.so.0
 
-.PHONY: help build install uninstall test fuzz model posix programs answers test-vm crash demo bench bench-vm clean
+.PHONY: help build install uninstall test fuzz model kills posix programs answers test-vm crash demo bench bench-vm clean
 
 help:
 	@echo 'nvmed: a user-space storage stack for NVMe'
@@ -24,6 +26,8 @@ help:
 	@echo '  make test               the gate: formatting, lints, direction, docs, tests, licences, guest'
 	@echo '  make fuzz               the tests of every parser of foreign bytes again, with sixteen times as many cases'
 	@echo '  make model              the words of memory that processes share, in every order of their accesses (two minutes)'
+	@echo '  make kills [KILLS=N]    kill and stop clients and servers at each point of their protocols (half an hour);'
+	@echo '                          PROFILE=points in an optimised build'
 	@echo '  make posix              pjdfstest, fsx and stress-ng on a mounted device, beside ext4 (root, FUSE)'
 	@echo '  make programs [NAME=..] PostgreSQL, Redis, git, RocksDB and others, unmodified, on a device; part of it is in the gate'
 	@echo '  make answers [CASE=..]  every call with good, bad and odd arguments, answered as on ext4 (root, else the temporary directory counts)'
@@ -83,6 +87,13 @@ model:
 	@tools/need-rust
 	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
 	cargo xtask gate model
+
+# What each point is: docs/spec/points.md. A few kills at each are in the gate.
+kills:
+	@tools/need-rust
+	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
+	cargo build --locked --profile $(PROFILE) -p nvmed-wrapper -p nvmed-cli
+	NVMED_KILLS=$(KILLS) cargo test --locked --profile $(PROFILE) -p nvmed-cli --test it points:: -- --show-output
 
 # A part of it is the gate's step `posix`. OPS=n, SECONDS_EACH=n, DEVICE=device and WORDS=options are passed on.
 posix: build

@@ -138,7 +138,11 @@ impl Session {
         for more in rest.chunks(NAMED_AT_ONCE) {
             talk.ask(&Control::HeirHolds { held: more.to_vec() }, None)?;
         }
-        if same_process { Point::SuccessorMade.reached() } else { Point::HeirMade.reached() }
+        if same_process {
+            Point::SuccessorMade.reached()
+        } else {
+            Point::HeirMade.reached()
+        }
         Ok(QuietFd::new(heir))
     }
 

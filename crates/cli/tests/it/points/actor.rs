@@ -104,7 +104,11 @@ impl Actor {
     fn look(&self, log: usize) -> Done {
         let there = count(&fs::read_to_string(path(LOGS[log]))?).map_err(wrong)?;
         let own = there.get(&self.who).copied().unwrap_or(0);
-        if own == self.next[log] { Ok(()) } else { Err(wrong(format!("{own} of {} records", self.next[log]))) }
+        if own == self.next[log] {
+            Ok(())
+        } else {
+            Err(wrong(format!("{own} of {} records", self.next[log])))
+        }
     }
 
     /// Writes a new file, changes its mode and time, and renames it over the one that all look at. One more is
@@ -170,7 +174,8 @@ impl Actor {
             (Some(0), _) => self.appended(0),
             (None, Some(libc::SIGKILL)) if is_struck => {}
             _ => {
-                is_there(OVER)?;
+                // A call, which no shelf answers in the moment before the server's death is known.
+                self.open(1)?;
                 return Err(wrong(format!("the program that it started ended with {status:?}")));
             }
         }
@@ -189,8 +194,8 @@ fn is_there(path: &str) -> Done<bool> {
     }
 }
 
-/// Waits for a child, and does `meanwhile` when it has stopped, before it goes on; whether it was killed or had stopped,
-/// which nobody does but the points, and how it ended.
+/// Waits for a child, and does `meanwhile` when it has stopped, before it goes on. The answer is whether it was killed
+/// or had stopped, which nobody does but the points, and how it ended.
 fn ended(child: &Child, meanwhile: impl FnOnce() -> Done) -> Done<(bool, WaitStatus)> {
     let pid = Pid::from_child(child);
     let wait = || Ok::<_, Error>(waitpid(Some(pid), WaitOptions::UNTRACED)?.expect("it waits").1);

@@ -107,7 +107,11 @@ fn strike_programs(
 }
 
 /// Runs two programs whose server is struck at an arrival at a point.
-fn strike_server((point, strike): (Point, Strike), arrival: u64, mutant: Option<&str>) -> Result<u64, String> {
+fn strike_server(
+    (point, strike): (Point, Strike),
+    arrival: u64,
+    mutant: Option<&str>,
+) -> Result<u64, String> {
     let scratch = Scratch::with_device("64M");
     let mut command = run(&scratch, "two", mutant);
     let mut child = command.env(POINT, strike.at(point, arrival)).spawn().unwrap();
@@ -124,7 +128,7 @@ fn strike_server((point, strike): (Point, Strike), arrival: u64, mutant: Option<
     let (out, err) = (out.join().unwrap().unwrap(), err.join().unwrap().unwrap());
     let said = Said::read(&out)?;
     let is_struck = match strike {
-        Strike::Kill => err.contains("the server was ended by signal 9"),
+        Strike::Kill => err.contains("was ended by signal 9"),
         Strike::Stop => stopped && err.is_empty(),
     };
     if !is_struck || !status.success() {
@@ -174,7 +178,8 @@ fn strike_servers(strike: Strike, times: u64) {
         for round in 0..times {
             let arrival = 1 + dice.roll(arrivals(point));
             let ended = strike_server((point, strike), arrival, None);
-            let ended = ended.map_err(|wrong| format!("{strike:?} {round} at {point:?}, arrival {arrival}: {wrong}"));
+            let ended =
+                ended.map_err(|wrong| format!("{strike:?} {round} at {point:?}, arrival {arrival}: {wrong}"));
             acknowledged += ended.unwrap_or_else(|wrong| panic!("{wrong}"));
         }
         println!("{point:?}: {times} times {strike:?}, {acknowledged} records acknowledged");

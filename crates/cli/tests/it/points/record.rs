@@ -62,7 +62,8 @@ impl Said {
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
                 ["appended", who, log] => {
-                    said.done.entry(who.to_owned()).or_default()[log.parse::<usize>().map_err(|_| line)?] += 1;
+                    said.done.entry(who.to_owned()).or_default()
+                        [log.parse::<usize>().map_err(|_| line)?] += 1;
                 }
                 ["replaced", who] => *said.editions.entry(who.to_owned()).or_default() += 1,
                 ["struck"] => said.struck += 1,
