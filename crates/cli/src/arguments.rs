@@ -58,6 +58,7 @@ Exit status: 0 done; 1 failed; 2 wrong arguments; 3 in use.";
 const WHOM: &str = "\
 SERVER is a process of a run (or `nvmed run` itself), or a server's socket; without it, the only server there is. Of a
 run without a server (--private, --filesystem host) that counts (--stats, --summary, --record) the file calls are shown.
+Of a server, calls that it was asked for and those that its clients answered themselves are told apart.
 
 Exit status: 0 done; 1 nobody to ask, or no answer; 2 wrong arguments.";
 

@@ -32,6 +32,7 @@ mod smart;
 mod stall;
 mod top;
 mod tree;
+mod trips;
 mod volume;
 mod watch;
 

@@ -10,6 +10,7 @@ use crate::holder::{Holder, first_line, status_of, tell_panics, tell_trouble};
 use crate::run::arguments::Run;
 use crate::run::{absolute, code_of, preloaded, start};
 use crate::stall::WriteBack;
+use crate::trips;
 use crate::watch::Watch;
 use nvmed_server::{Admission, Server, Service, Stop};
 use nvmed_stack::{Config, RUN_MEMORY_VARIABLE, STATISTICS_VARIABLE, Surroundings};
@@ -57,7 +58,7 @@ pub(crate) fn run(
     let holder = Holder::begin_unseen(config)?.with_logs()?;
     let mut ending = Ending::begin().map_err(failed)?;
     let address = Address::random().map_err(failed)?;
-    let mut server = match Beside::start(arguments, &holder, &mut ending, &address)? {
+    let mut server = match Beside::start(arguments, &holder, &mut ending, (&address, watched))? {
         Ok(server) => server,
         Err(status) => return Ok(ExitCode::from(status)),
     };
@@ -80,7 +81,7 @@ impl Beside {
         arguments: &Run,
         holder: &Holder,
         ending: &mut Ending,
-        address: &Address,
+        (address, watched): (&Address, Option<&Watch>),
     ) -> Result<Result<Self, u8>, Failure> {
         let board = Board::new().map_err(failed)?;
         let writers = board.writers().map(|fd| fd.try_clone_to_owned()).transpose().map_err(failed)?;
@@ -91,6 +92,7 @@ impl Beside {
         if let Some(file) = &arguments.stats {
             command.env(STATISTICS_VARIABLE, absolute(file));
         }
+        watched.iter().for_each(|watched| watched.tell_server(&mut command));
         let mut child = command.spawn().map_err(failed)?;
         ending.spare(&child);
         let out = child.stdout.as_ref().map(AsFd::as_fd);
@@ -248,6 +250,10 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
         stop.stop();
     }
     server.wait();
+    if trips::are_asked_for() {
+        // Without a holder nobody reads them.
+        let _ = trips::leave(&service.trips().to_string());
+    }
     let saved = service.mount().guarded(|| service.mount().unmount());
     let saved = saved.ok_or_else(|| failed("not everything could be saved"))?;
     saved.map_err(|error| failed(format!("not everything could be saved: {error}")))?;

@@ -36,6 +36,9 @@ pub fn stats(arguments: &Stats) -> Result<(), Failure> {
     } else {
         let now = source.snapshot()?;
         output.text(&plain(&now, &Rates::between(None, &now, Order::Calls), Order::Calls)?)?;
+        if now.has_server() {
+            output.text(&format!("\n{}", now.trips.text()))?;
+        }
     }
     output.finish()
 }

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Status};
 use crate::run::arguments::Run;
+use crate::trips::LastCounters;
 use nvmed_stack::{Behind, Config};
 use nvmed_sys::spawn_quiet;
 use nvmed_tally::{Record, Row, TALLY_VARIABLE, Tally};
@@ -28,6 +29,7 @@ pub struct Watch {
     recorder: Option<Recorder>,
     stats: Option<PathBuf>,
     summary: bool,
+    counters: LastCounters,
     began: Instant,
 }
 
@@ -48,18 +50,26 @@ impl Watch {
             return Ok(None);
         }
         arguments.stats.as_deref().map_or(Ok(()), writable)?;
-        let (tally, fd) = Tally::create(arguments.record.is_some())
-            .map_err(|errno| Failure::new(Status::Run, format!("run: no memory for the counts: {errno}")))?;
+        let no_memory = |errno| Failure::new(Status::Run, format!("run: no memory for the counts: {errno}"));
+        let (tally, fd) = Tally::create(arguments.record.is_some()).map_err(no_memory)?;
+        let counters = LastCounters::begin().map_err(no_memory)?;
         let tally = Arc::new(tally);
         let record = arguments.record.as_deref();
         let recorder = record.map(|file| Recorder::start(file, &tally, &arguments.program)).transpose()?;
         let (stats, summary) = (arguments.stats.clone(), arguments.summary);
-        Ok(Some(Self { tally, fd, recorder, stats, summary, began: Instant::now() }))
+        Ok(Some(Self { tally, fd, recorder, stats, summary, counters, began: Instant::now() }))
     }
 
     /// Tells the program where to count.
     pub fn tell(&self, command: &mut Command) {
         command.env(TALLY_VARIABLE, crate::run::own_path(&self.fd));
+    }
+
+    /// Tells the run's server where its last counters go, if they are shown.
+    pub(crate) fn tell_server(&self, command: &mut Command) {
+        if self.summary || self.stats.is_some() {
+            LastCounters::tell(command, &crate::run::own_path(self.counters.memory()));
+        }
     }
 
     /// Writes what was seen.
@@ -75,12 +85,14 @@ impl Watch {
         if lost > 0 {
             eprintln!("nvmed: run: {lost} calls found no room to be recorded; they are counted");
         }
+        let trips = self.counters.read();
         if let Some(file) = &self.stats {
-            append(file, &lines(&rows, wall, lost, config))
+            let of_server = trips.as_ref().map_or(String::new(), |trips| format!("{}\n", json!(trips)));
+            append(file, &(lines(&rows, wall, lost, config) + &of_server))
                 .map_err(|error| failure("--stats", file, &error))?;
         }
         if self.summary {
-            eprint!("{}", table(&rows, wall));
+            eprint!("{}{}", table(&rows, wall), trips.map_or(String::new(), |trips| trips.text()));
         }
         Ok(())
     }

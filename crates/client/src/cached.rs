@@ -3,7 +3,7 @@
 use crate::file::File;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nvmed_fs::{FileType, FsError, OpenFlags};
-use nvmed_wire::{Control, Seen, WindowView};
+use nvmed_wire::{Control, Seen, Spare, WindowView};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::sync::OnceLock;
@@ -23,9 +23,6 @@ const CALLS_BEYOND: u32 = 64;
 const STREAM_BYTES: usize = 64 << 10;
 /// A smaller file is not worth a mapping.
 const FILE_BYTES_MIN: u64 = 4096;
-/// Hits that are counted at once: see [`Cached::hits`].
-const HITS_AT_ONCE: u64 = 64;
-const HITS_BITS: u32 = 8;
 
 /// What a description knows of its file's window.
 #[derive(Debug, Default)]
@@ -37,8 +34,6 @@ pub(crate) struct Cached {
     ask_at: AtomicU32,
     /// The end of what was read by calls.
     read_to: AtomicU64,
-    /// Reads of windows not yet told to the server: how many in the lower bits, their bytes above.
-    hits: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -75,10 +70,7 @@ impl File {
     pub(crate) fn read_cached(&self, into: &mut [u8], offset: u64) -> Option<Result<usize, FsError>> {
         self.holding.granted.was_read();
         let Some(mut seat) = self.cached.seat.get() else {
-            return self.read_shown(into, offset).map(|bytes| {
-                self.count_hit(bytes);
-                Ok(bytes)
-            });
+            return self.read_shown(into, offset).map(Ok);
         };
         let core = self.core();
         if core.board.is_dead() {
@@ -94,7 +86,10 @@ impl File {
         loop {
             match seat.view.read(into, offset) {
                 Seen::Bytes(bytes) => {
-                    self.count_hit(bytes);
+                    let link = core.link();
+                    if link.is_open() {
+                        link.count_read([Spare::WindowRead, Spare::WindowBytes], bytes);
+                    }
                     return Some(Ok(bytes));
                 }
                 Seen::Missing => return None,
@@ -106,30 +101,15 @@ impl File {
     /// The file's size, if its window tells it.
     pub(crate) fn cached_size(&self) -> Option<u64> {
         match self.cached.last().0 {
-            Some(seat) if !self.core().board.is_dead() && !self.holding.has_posts() => seat.view.size(),
+            Some(seat) if !self.core().board.is_dead() && !self.holding.has_posts() => {
+                seat.view.size().inspect(|_| self.core().link().spared(Spare::Name))
+            }
             Some(_) => None,
             None if self.holding.kind == FileType::File => {
                 self.core().status_shown(self.holding.ino, &self.holding.known).map(|stat| stat.size)
             }
             None => None,
         }
-    }
-
-    #[inline]
-    fn count_hit(&self, bytes: usize) {
-        // Racing threads lose counts, which only people look at.
-        let hits = self.cached.hits.load(Ordering::Relaxed) + 1 + ((bytes as u64) << HITS_BITS);
-        if hits % (1 << HITS_BITS) >= HITS_AT_ONCE {
-            self.tell_hits(hits);
-        } else {
-            self.cached.hits.store(hits, Ordering::Relaxed);
-        }
-    }
-
-    #[cold]
-    fn tell_hits(&self, hits: u64) {
-        self.cached.hits.store(0, Ordering::Relaxed);
-        self.core().link().count_window_reads(hits % (1 << HITS_BITS), hits >> HITS_BITS);
     }
 
     /// What was read by calls ends there.

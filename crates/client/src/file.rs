@@ -10,7 +10,7 @@ use crate::rhythm::Rhythm;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_fs::{Allocate, FileType, FsError, OpenFlags, Stat, Whence};
 use nvmed_sys::{ForkLock, QuietFd};
-use nvmed_wire::{Answer, Call, Control, Handle, Object};
+use nvmed_wire::{Answer, Call, Control, Handle, Object, Spare};
 use std::sync::Arc;
 
 /// An open description. Descriptors that were duplicated share one; so do processes, by fork, exec and SCM_RIGHTS.
@@ -253,6 +253,7 @@ impl File {
         // In this order: what of this process's is taken after the look changes the mark before.
         let is_taken = || self.core().link().posting.is_taken();
         if self.rhythm.sync(|mark| is_taken() && board.is_unchanged(mark) && !board.is_dead()) {
+            self.core().link().spared(Spare::Sync);
             return Ok(());
         }
         self.core().done(&Call::Sync { handle: self.handle()?, data_only: true })

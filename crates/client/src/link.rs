@@ -12,7 +12,7 @@ use nvmed_mutant::Point;
 use nvmed_sys::{ForkGuard, ForkLock, Mapping, Pages, QuietFd};
 use nvmed_wire::{
     Answer, BoardView, Call, ClientLane, Control, ControlAnswer, Handle, LaneError, SECRET_BYTES, Socket,
-    SocketError, VERSION, Welcome,
+    SocketError, Spare, VERSION, Welcome,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -286,12 +286,28 @@ impl Link {
         self.posting.put(log);
     }
 
-    /// Counts reads that made no call, where the server's statistics look.
-    pub fn count_window_reads(&self, reads: u64, bytes: u64) {
-        if self.is_open()
-            && let Some(lane) = self.lanes.first()
-        {
-            lane.count_window_reads(reads, bytes);
+    /// Counts a call that was not made. A process without a session counts nothing: it has no lane's memory.
+    #[inline]
+    pub(crate) fn spared(&self, what: Spare) {
+        if self.is_open() {
+            self.count(what);
+        }
+    }
+
+    /// The same, of a link that was just seen to be open.
+    #[inline]
+    pub(crate) fn count(&self, what: Spare) {
+        if let Some(lane) = self.lanes.first() {
+            lane.spares().count(what);
+        }
+    }
+
+    /// Counts a read of so many bytes, of a link that was just seen to be open.
+    #[inline]
+    pub(crate) fn count_read(&self, [what, bytes_of]: [Spare; 2], bytes: usize) {
+        if let Some(lane) = self.lanes.first() {
+            lane.spares().count(what);
+            lane.spares().add(bytes_of, bytes as u64);
         }
     }
 }

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::posted::{Change, Grant, Outcome, Poster};
 use nvmed_fs::versions::Version;
 use nvmed_fs::{FileType, FsError, Stat};
-use nvmed_wire::{Answer, Call, Card, Handle, Object};
+use nvmed_wire::{Answer, Call, Card, Handle, Object, Spare};
 use std::sync::{Arc, OnceLock};
 
 /// An inode or a description that the session holds, until the last value that names it is dropped.
@@ -168,7 +168,11 @@ impl Drop for Holding {
         match (self.handle.get(), &self.posted) {
             (Some(&Handle::ROOT), _) | (None, None) => {}
             (Some(handle), _) => self.core.let_go(*handle, is_told),
-            (None, Some(posted)) => self.core.close_posted(posted, self.ino, is_told),
+            (None, Some(posted)) => {
+                if self.core.close_posted(posted, self.ino, is_told) {
+                    self.core.link().count(Spare::Close);
+                }
+            }
         }
     }
 }

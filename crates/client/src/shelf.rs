@@ -8,7 +8,9 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_fs::versions::Version;
 use nvmed_fs::{FileType, Follow, FsError, Object, OpenFlags, Stat};
 use nvmed_mutant::{Mutant, Point};
-use nvmed_wire::{Answer, BoardView, Call, ClientLane, Control, Found, Handle, POSTED_FLAGS, ShelfView};
+use nvmed_wire::{
+    Answer, BoardView, Call, ClientLane, Control, Found, Handle, POSTED_FLAGS, ShelfView, Spare,
+};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::time::ClockId;
@@ -164,13 +166,6 @@ impl Link {
         !board.is_dead()
     }
 
-    #[inline]
-    fn count_hit(&self) {
-        if let Some(lane) = self.lanes().first() {
-            lane.opens().count_hit();
-        }
-    }
-
     /// Takes the slot of an open that is over.
     fn end_posted(&self, posted: &Posted, ino: u64) -> bool {
         let Some(lane) = self.lanes().first() else { return true };
@@ -189,16 +184,20 @@ impl Core {
     pub(crate) fn answered<T>(&self, answer: T) -> Option<T> {
         let link = self.link();
         link.has_server(&self.board).then(|| {
-            link.count_hit();
+            link.count(Spare::Name);
             answer
         })
+    }
+
+    #[inline]
+    fn find(&self, at: &Node, path: &[u8], follow: Follow) -> Option<Found> {
+        self.link().shelf_or_ask()?.find(at.ino(), path, follow, &self.board)
     }
 
     /// What the shelf says of a path.
     #[inline]
     pub(crate) fn find_shown(&self, at: &Node, path: &[u8], follow: Follow) -> Option<Found> {
-        let found = self.link().shelf_or_ask()?.find(at.ino(), path, follow, &self.board)?;
-        self.answered(found)
+        self.answered(self.find(at, path, follow)?)
     }
 
     /// Whether the class may do what `mask` says at a path; none takes a call, and so does whether it may write, which
@@ -213,9 +212,11 @@ impl Core {
             // Those ids may search other directories, too.
             return None;
         }
-        let found = self.find_shown(at, path, follow)?;
-        let Some(card) = found.card else { return Some(Err(FsError::NotFound)) };
-        (card.rights & mask == mask).then_some(Ok(()))
+        match self.find(at, path, follow)?.card {
+            Some(card) if card.rights & mask == mask => self.answered(Ok(())),
+            Some(_) => None,
+            None => self.answered(Err(FsError::NotFound)),
+        }
     }
 
     /// All that is read of a directory or a link.
@@ -231,25 +232,25 @@ impl Core {
         path: &[u8],
         follow: Follow,
     ) -> Option<Result<Vec<u8>, FsError>> {
-        let Some(card) = self.find_shown(at, path, follow)?.card else { return Some(Err(FsError::NotFound)) };
+        let Some(card) = self.find(at, path, follow)?.card else {
+            return self.answered(Err(FsError::NotFound));
+        };
         let is_link = FileType::of_mode(card.stat.mode) == Some(FileType::Symlink);
-        if is_link { self.whole_shown(card.stat.ino).map(Ok) } else { Some(Err(FsError::Invalid)) }
+        if is_link { self.whole_shown(card.stat.ino).map(Ok) } else { self.answered(Err(FsError::Invalid)) }
     }
 
     /// Whether something is there, and has no extended attributes; none takes a call.
     pub(crate) fn plain_shown(&self, object: &Object<'_, Node, File>) -> Option<Result<(), FsError>> {
         let card = match *object {
-            Object::At(at, path, follow) => match self.find_shown(at, path, follow)?.card {
+            Object::At(at, path, follow) => match self.find(at, path, follow)?.card {
                 Some(card) => card,
-                None => return Some(Err(FsError::NotFound)),
+                None => return self.answered(Err(FsError::NotFound)),
             },
-            Object::Held(node) => {
-                self.answered(self.link().shelf_or_ask()?.card(node.ino(), &self.board)?)?
-            }
+            Object::Held(node) => self.link().shelf_or_ask()?.card(node.ino(), &self.board)?,
             // What it was opened for counts.
             Object::Open(_) => return None,
         };
-        card.plain.then_some(Ok(()))
+        if card.plain { self.answered(Ok(())) } else { None }
     }
 
     /// The status of an inode that is held: `known`, while its version stands, or what the shelf says.
@@ -274,11 +275,14 @@ impl Core {
         }
         let wants_directory = flags.has(OpenFlags::DIRECTORY);
         let follow = if flags.has(OpenFlags::NOFOLLOW) { Follow::No } else { Follow::Yes };
-        let found = self.find_shown(at, path, follow)?;
-        let Some(card) = found.card else { return Some(Err(FsError::NotFound)) };
+        let found = self.find(at, path, follow)?;
+        let Some(card) = found.card else { return self.answered(Err(FsError::NotFound)) };
         let link = self.link();
+        if !link.has_server(&self.board) {
+            return None;
+        }
         let (view, lane) = (link.shelf.view()?, link.lanes().first()?);
-        let is_directory = FileType::of_mode(card.stat.mode) == Some(FileType::Directory);
+        let is_directory = FileType::of_mode(card.stat.mode)? == FileType::Directory;
         let is_other = wants_directory && !is_directory;
         if !card.opens || is_other || view.renews_atime() && is_stale(card.stat.atime_ns) {
             return None;
@@ -295,6 +299,7 @@ impl Core {
         let stands = view.stands(&found, &self.board) || Mutant::SecondLookForgotten.is_made();
         let is_open = is_same && stands;
         Point::OpenLooked.reached();
+        link.count(Spare::Open);
         is_open.then(|| Ok(Arc::new(File::new(holding, flags, Some(0)))))
     }
 
@@ -324,17 +329,18 @@ impl Core {
         Ok(handle)
     }
 
-    /// What was opened by a post, and never claimed, is closed.
-    pub(crate) fn close_posted(&self, posted: &Posted, ino: u64, is_told: bool) {
+    /// What was opened by a post, and never claimed, is closed. Whether that made no call.
+    pub(crate) fn close_posted(&self, posted: &Posted, ino: u64, is_told: bool) -> bool {
         let link = self.link();
         // A forked child's copy is not the process's that posted it, and has none of its lanes.
-        if link.is_open()
-            && address(link) == posted.link
-            && !link.end_posted(posted, ino)
-            && let Ok(handle) = self.claim(posted, ino)
-        {
+        if !link.is_open() || address(link) != posted.link {
+            return false;
+        }
+        let cleared = link.end_posted(posted, ino);
+        if !cleared && let Ok(handle) = self.claim(posted, ino) {
             self.let_go(handle, is_told);
         }
+        cleared
     }
 }
 
@@ -354,16 +360,22 @@ impl File {
         }
         let (core, link, ino) = (self.core(), self.core().link(), self.holding.ino);
         let view = link.shelf_or_ask()?;
-        let read = match view.read(ino, into, offset, &core.board) {
-            Some(read) => read,
+        let (read, is_spared) = match view.read(ino, into, offset, &core.board) {
+            Some(read) => (read, true),
             None if self.holding.is_posted() && view.renews_first(ino, &core.board) => {
                 // One call in place of three: for a description, the read, and its close.
                 core.done(&Call::Accessed { ino }).ok()?;
-                link.shelf.view()?.read(ino, into, offset, &core.board)?
+                (link.shelf.view()?.read(ino, into, offset, &core.board)?, false)
             }
             None => return None,
         };
-        link.has_server(&core.board).then_some(read)
+        if !link.has_server(&core.board) {
+            return None;
+        }
+        if is_spared {
+            link.count_read([Spare::ShelfRead, Spare::ShelfBytes], read);
+        }
+        Some(read)
     }
 
     /// Whether bytes that it reads have a place on the shelf, or will have: then it wants no window. `read_to`: it has

@@ -5,6 +5,8 @@ mod bytes;
 #[path = "shelf/following.rs"]
 mod following;
 mod posted;
+#[path = "shelf/spared.rs"]
+mod spared;
 mod support;
 
 use core::ops::ControlFlow;

@@ -62,7 +62,18 @@ impl Asker<'_> {
 impl Service {
     /// Answers a call of a session. The call's data is in `data`, and the answer's afterwards ([`data_bytes`]).
     pub fn answer(&self, session: &Session, call: Call<'_>, data: &mut Data) -> Answer {
-        let (begun, kind) = (self.statistics.begin(), statistics::kind(&call));
+        self.answer_as(session, call, data, statistics::kind(&call))
+    }
+
+    /// As [`Service::answer`], counted as a call of `kind`.
+    pub(crate) fn answer_as(
+        &self,
+        session: &Session,
+        call: Call<'_>,
+        data: &mut Data,
+        kind: usize,
+    ) -> Answer {
+        let begun = self.statistics.begin();
         let peer = session.peer();
         let asker = Asker { session, peer: &peer };
         self.mount.calls.count();

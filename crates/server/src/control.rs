@@ -6,6 +6,7 @@ use crate::hold::Thing;
 use crate::peer::Peer;
 use crate::server::Desk;
 use crate::session::Session;
+use crate::statistics;
 use nvmed_fs::FsError;
 use nvmed_wire::{Control, ControlAnswer, Handle, SECRET_BYTES, Sender, Socket, Token, VERSION};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -58,7 +59,9 @@ impl Desk {
         fd: Option<BorrowedFd<'_>>,
         sender: Option<Sender>,
     ) -> Reply {
+        self.service.statistics.count_message(statistics::message(&message));
         let reply = self.guarded(|| self.act(connection, message, fd, sender));
+        connection.owner().inspect(|session| session.counts.count_message());
         let reply = reply.unwrap_or(Err(FsError::Host(Errno::IO)));
         reply.unwrap_or_else(|error| (ControlAnswer::Failed(error.errno().raw_os_error()), None))
     }

@@ -3,6 +3,7 @@
 use crate::answer::Asker;
 use crate::service::Service;
 use crate::session::Session;
+use crate::statistics::POSTED_CLOSE;
 use nvmed_fs::{FsError, OpenFlags};
 use nvmed_wire::{Call, Data, LaneError, ServerLane};
 use rustix::io::Errno;
@@ -17,7 +18,7 @@ impl Service {
         let taken = lane.take_posts(|handle| {
             let close = Call::Close { handle, last: true, record_locks: false };
             // What it does not hold it cannot close. A mistake of ours in one close is not the next one's.
-            let _ = self.mount.guarded(|| self.answer(session, close, &mut data));
+            let _ = self.mount.guarded(|| self.answer_as(session, close, &mut data, POSTED_CLOSE));
         });
         taken.map(drop)
     }

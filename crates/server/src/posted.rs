@@ -81,8 +81,9 @@ impl Service {
         }
         let written = if let Change::Write { bytes, .. } = change { bytes.len() as u64 } else { 0 };
         let (failed, time) = (made.is_err(), begun.elapsed());
-        self.statistics.count(&Done { kind, failed, read: 0, written, time });
-        session.counts.posted(written);
+        let done = Done { kind, failed, read: 0, written, time };
+        session.counts.count(&done);
+        self.statistics.count(&done);
     }
 
     fn alter_posted(&self, session: &Session, granted: &Granted, change: Change<'_>) -> Result<(), FsError> {

@@ -484,13 +484,7 @@ impl Desk {
 
     fn told(&self, buckets: bool) -> String {
         let (service, now) = (&self.service, rustix::time::clock_gettime(rustix::time::ClockId::Monotonic));
-        let mut sessions = service.list();
-        let window_reads = service.statistics.window_reads(sessions.iter().map(|session| &session.counts));
-        let mut windows = service.windows.json();
-        let mut shelves = service.shelves.json();
-        shelves["hits"] =
-            service.statistics.shelf_hits(sessions.iter().map(|session| &session.counts)).into();
-        (windows["reads"], windows["read_bytes"]) = (window_reads.0.into(), window_reads.1.into());
+        let (mut sessions, trips) = (service.list(), service.trips());
         sessions.retain(|session| session.counts.is_client());
         sessions.sort_by_key(|session| std::cmp::Reverse(session.counts.calls()));
         let left_out = sessions.len().saturating_sub(SESSIONS_TOLD);
@@ -505,6 +499,9 @@ impl Desk {
             "uptime_ns": service.statistics.uptime_ns(),
             "now_ns": now.tv_sec * 1_000_000_000 + now.tv_nsec,
             "calls": service.statistics.json(buckets),
+            "round_trips": trips["round_trips"],
+            "messages": trips["messages"],
+            "spared": trips["spared"],
             "cache": {
                 "bytes": cache.frames * PAGE_BYTES,
                 "pages_asked": service.statistics.pages_asked(),
@@ -513,8 +510,8 @@ impl Desk {
                 "writebacks": cache.writebacks,
                 "dirty_bytes": cache.dirty * PAGE_BYTES,
             },
-            "windows": windows,
-            "shelves": shelves,
+            "windows": service.windows.json(),
+            "shelves": service.shelves.json(),
             "requests": {
                 "reads": requests.reads,
                 "writes": requests.writes,

@@ -203,14 +203,29 @@ impl Service {
         if !self.sessions.lock().contains_key(&session.number()) {
             return;
         }
-        self.statistics.ended(&session.counts);
         if self.owners.end(&session.owner) {
             self.board.lock_released();
         }
         let share = session.share.lock().take();
         assert!(share.is_some(), "session {} is in the list, and has given its share back", session.number());
         drop(share);
-        self.sessions.lock().remove(&session.number());
+        let mut sessions = self.sessions.lock();
+        self.statistics.ended(&session.counts);
+        sessions.remove(&session.number());
+    }
+
+    /// How many calls all clients made, of sessions that ended too, and which they did not have to make, as JSON:
+    /// docs/seeing.md, "A server".
+    #[must_use]
+    pub fn trips(&self) -> serde_json::Value {
+        let sessions = self.sessions.lock();
+        let spares = self.statistics.spares(sessions.values().map(|session| &session.counts));
+        drop(sessions);
+        serde_json::json!({
+            "round_trips": self.statistics.round_trips(),
+            "messages": self.statistics.messages_json(),
+            "spared": self.statistics.spared_json(&spares),
+        })
     }
 
     /// Ends the sessions of processes that are dead and whose hang-up the server has not seen yet: a parent that has

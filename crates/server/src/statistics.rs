@@ -3,7 +3,7 @@
 use nvmed_io::Buckets;
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_tally::Sum;
-use nvmed_wire::{Call, ServerLane};
+use nvmed_wire::{Call, Control, SPARES, ServerLane, Spare};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ const LATENCY_STEPS: usize = 8;
 const LATENCY_GROUPS: usize = 32;
 
 /// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, writes that come with their sync,
-/// and those that were posted.
-pub const KINDS: [&str; 40] = [
+/// and what was posted.
+pub const KINDS: [&str; 41] = [
     "ping",
     "lookup",
     "open",
@@ -55,12 +55,61 @@ pub const KINDS: [&str; 40] = [
     "renew",
     "change_posted",
     "accessed",
+    "close_posted",
 ];
 
-/// The kind of a write that was posted: a call that nobody waited for.
+/// The kind of a write that was posted: nobody waited for it, and it was no round trip.
 pub(crate) const POSTED_WRITE: usize = 36;
 /// The same, of another change.
 pub(crate) const POSTED_CHANGE: usize = 38;
+/// The same, of a close.
+pub(crate) const POSTED_CLOSE: usize = 40;
+
+fn is_posted(kind: usize) -> bool {
+    matches!(kind, POSTED_WRITE | POSTED_CHANGE | POSTED_CLOSE)
+}
+
+/// The kinds of messages over a session's socket: the names of [`Control`]'s variants.
+const MESSAGES: [&str; 16] = [
+    "hello",
+    "adopt",
+    "lane",
+    "log",
+    "heir",
+    "heir_holds",
+    "inherits",
+    "map",
+    "window",
+    "shelf",
+    "send",
+    "receive",
+    "statistics",
+    "pipe",
+    "bind",
+    "connect",
+];
+
+/// Which of [`MESSAGES`] a message is.
+pub(crate) fn message(message: &Control) -> usize {
+    match message {
+        Control::Hello { .. } => 0,
+        Control::Adopt { .. } => 1,
+        Control::Lane => 2,
+        Control::Log => 3,
+        Control::Heir { .. } => 4,
+        Control::HeirHolds { .. } => 5,
+        Control::Inherits => 6,
+        Control::Map { .. } => 7,
+        Control::Window { .. } => 8,
+        Control::Shelf => 9,
+        Control::Send { .. } => 10,
+        Control::Receive => 11,
+        Control::Statistics => 12,
+        Control::Pipe { .. } => 13,
+        Control::Bind { .. } => 14,
+        Control::Connect { .. } => 15,
+    }
+}
 
 /// Which of [`KINDS`] a call is.
 pub(crate) fn kind(call: &Call<'_>) -> usize {
@@ -117,13 +166,31 @@ pub(crate) struct Counts {
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     posted: AtomicU64,
-    /// Lanes that are served now: in them the client counts the reads that windows answer.
+    /// Messages over its socket.
+    messages: AtomicU64,
+    /// Lanes that are served now: in the first one the client counts the calls that it did not have to make.
     lanes: Mutex<Vec<Arc<ServerLane>>>,
-    /// Such reads, and their bytes, of lanes that are served no more.
-    window_reads: AtomicU64,
-    window_bytes: AtomicU64,
-    /// Answers of the shelf, likewise.
-    shelf_hits: AtomicU64,
+    /// What it has counted in lanes that are served no more.
+    spares: Sums,
+}
+
+/// Counts of calls that were not made, by [`Spare`].
+#[derive(Debug, Default)]
+struct Sums([AtomicU64; SPARES]);
+
+impl Sums {
+    fn add(&self, more: &[u64; SPARES]) {
+        self.0.iter().zip(more).for_each(|(sum, more)| add(sum, *more));
+    }
+
+    /// With `more`.
+    fn with(&self, more: impl Iterator<Item = [u64; SPARES]>) -> [u64; SPARES] {
+        let sum = |mut sums: [u64; SPARES], more: [u64; SPARES]| {
+            sums.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
+            sums
+        };
+        more.fold(self.0.each_ref().map(get), sum)
+    }
 }
 
 /// One kind of call: how many took how long, failed, moved what.
@@ -148,13 +215,11 @@ impl Default for CallCounts {
 #[derive(Debug)]
 pub(crate) struct Statistics {
     kinds: [CallCounts; KINDS.len()],
+    messages: [AtomicU64; MESSAGES.len()],
     pages_asked: AtomicU64,
     busy: AtomicU64,
-    /// Answers of the shelf, of sessions that ended.
-    shelf_hits: AtomicU64,
-    /// Reads that windows answered, and their bytes, of sessions that ended.
-    window_reads: AtomicU64,
-    window_bytes: AtomicU64,
+    /// What sessions that ended have counted.
+    spares: Sums,
     begun: Instant,
 }
 
@@ -164,9 +229,8 @@ impl Default for Statistics {
             kinds: std::array::from_fn(|_| CallCounts::default()),
             pages_asked: AtomicU64::default(),
             busy: AtomicU64::default(),
-            window_reads: AtomicU64::default(),
-            window_bytes: AtomicU64::default(),
-            shelf_hits: AtomicU64::default(),
+            messages: Default::default(),
+            spares: Sums::default(),
             begun: Instant::now(),
         }
     }
@@ -193,18 +257,17 @@ fn get(from: &AtomicU64) -> u64 {
 }
 
 impl Counts {
-    /// One call more.
+    /// One call more, or one post that is made.
     pub fn count(&self, done: &Done) {
-        add(&self.calls, 1);
+        add(if is_posted(done.kind) { &self.posted } else { &self.calls }, 1);
         add(&self.errors, u64::from(done.failed));
         add(&self.bytes_read, done.read);
         add(&self.bytes_written, done.written);
     }
 
-    /// A write that was posted is made.
-    pub(crate) fn posted(&self, bytes: u64) {
-        add(&self.posted, 1);
-        add(&self.bytes_written, bytes);
+    /// One message more.
+    pub(crate) fn count_message(&self) {
+        add(&self.messages, 1);
     }
 
     /// A lane is served from now on.
@@ -217,17 +280,14 @@ impl Counts {
         let mut lanes = self.lanes.lock();
         if let Some(at) = lanes.iter().position(|one| std::ptr::eq(&raw const **one, lane)) {
             lanes.swap_remove(at);
-            let (reads, bytes) = lane.window_reads();
-            add(&self.window_reads, reads);
-            add(&self.window_bytes, bytes);
-            add(&self.shelf_hits, lane.opens().hits());
+            self.spares.add(&lane.spares().all());
         }
     }
 
-    /// Names and statuses that the shelf answered, as the client says.
-    pub(crate) fn shelf_hits(&self) -> u64 {
+    /// The calls that its client did not have to make, as it says.
+    fn spares(&self) -> [u64; SPARES] {
         let lanes = self.lanes.lock();
-        lanes.iter().map(|lane| lane.opens().hits()).fold(get(&self.shelf_hits), u64::wrapping_add)
+        self.spares.with(lanes.iter().map(|lane| lane.spares().all()))
     }
 
     /// The lanes that are served now.
@@ -235,23 +295,16 @@ impl Counts {
         self.lanes.lock().clone()
     }
 
-    /// Reads that windows answered, as the client says, and their bytes.
-    pub fn window_reads(&self) -> (u64, u64) {
-        let lanes = self.lanes.lock();
-        let ended = (get(&self.window_reads), get(&self.window_bytes));
-        lanes
-            .iter()
-            .map(|lane| lane.window_reads())
-            .fold(ended, |sum, one| (sum.0.wrapping_add(one.0), sum.1.wrapping_add(one.1)))
-    }
-
     /// As JSON.
     pub fn json(&self) -> serde_json::Value {
-        let (window_reads, window_bytes) = self.window_reads();
+        let spares = self.spares();
+        let of = |what: Spare| spares[what as usize];
+        let read = of(Spare::ShelfBytes).wrapping_add(of(Spare::WindowBytes));
+        let spared = spares.iter().fold(0u64, |sum, count| sum.wrapping_add(*count)).wrapping_sub(read);
         serde_json::json!({
-            "window_reads": window_reads,
-            "window_bytes": window_bytes,
-            "shelf_hits": self.shelf_hits(),
+            "spared": spared.wrapping_add(get(&self.posted)),
+            "spared_bytes": read,
+            "messages": get(&self.messages),
             "calls": get(&self.calls),
             "errors": get(&self.errors),
             "bytes_read": get(&self.bytes_read),
@@ -295,26 +348,52 @@ impl Statistics {
         }
     }
 
-    /// A session has ended.
+    /// One message more over a socket, of the kind that [`message`] says.
+    pub(crate) fn count_message(&self, kind: usize) {
+        add(&self.messages[kind], 1);
+    }
+
+    /// A session has ended. The caller has the list of sessions, and takes this one out of it: who has the list too
+    /// finds what was counted once.
     pub fn ended(&self, counts: &Counts) {
-        let (reads, bytes) = counts.window_reads();
-        add(&self.window_reads, reads);
-        add(&self.window_bytes, bytes);
-        add(&self.shelf_hits, counts.shelf_hits());
+        self.spares.add(&counts.spares());
     }
 
-    /// Answers of the shelf: of sessions that ended, and of `living`.
-    pub(crate) fn shelf_hits<'a>(&self, living: impl Iterator<Item = &'a Counts>) -> u64 {
-        living.map(Counts::shelf_hits).fold(get(&self.shelf_hits), u64::wrapping_add)
+    /// The calls that clients did not have to make: of sessions that ended, and of `living`. The caller has the list.
+    pub(crate) fn spares<'a>(&self, living: impl Iterator<Item = &'a Counts>) -> [u64; SPARES] {
+        self.spares.with(living.map(Counts::spares))
     }
 
-    /// Reads that windows answered, and their bytes: of sessions that ended, and of `living`.
-    pub fn window_reads<'a>(&self, living: impl Iterator<Item = &'a Counts>) -> (u64, u64) {
-        living
-            .map(Counts::window_reads)
-            .fold((get(&self.window_reads), get(&self.window_bytes)), |sum, one| {
-                (sum.0.wrapping_add(one.0), sum.1.wrapping_add(one.1))
-            })
+    /// How many messages of each kind came, as JSON.
+    pub(crate) fn messages_json(&self) -> serde_json::Value {
+        let came = MESSAGES.iter().zip(&self.messages).filter(|(_, count)| get(count) > 0);
+        came.map(|(name, count)| (name.to_string(), get(count).into()))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    }
+
+    /// Calls that clients made, and waited for.
+    pub(crate) fn round_trips(&self) -> u64 {
+        let calls = self.kinds.iter().enumerate().filter(|(kind, _)| !is_posted(*kind));
+        calls.map(|(_, kind)| kind.sum().count()).sum()
+    }
+
+    /// The calls that were not made, by what made them needless, as JSON: docs/seeing.md, "A server".
+    pub(crate) fn spared_json(&self, spares: &[u64; SPARES]) -> serde_json::Value {
+        let of = |what: Spare| spares[what as usize];
+        let posted = |kind: usize| self.kinds[kind].sum().count();
+        serde_json::json!({
+            "names": of(Spare::Name),
+            "shelf_reads": of(Spare::ShelfRead),
+            "shelf_bytes": of(Spare::ShelfBytes),
+            "window_reads": of(Spare::WindowRead),
+            "window_bytes": of(Spare::WindowBytes),
+            "opens": of(Spare::Open),
+            "closes": of(Spare::Close).wrapping_add(posted(POSTED_CLOSE)),
+            "writes": posted(POSTED_WRITE),
+            "changes": posted(POSTED_CHANGE),
+            "syncs": of(Spare::Sync),
+        })
     }
 
     /// Pages of 4 KiB that reads asked for.
@@ -339,14 +418,18 @@ impl Statistics {
 }
 
 impl CallCounts {
-    fn json(&self, name: &str, buckets: bool) -> Option<serde_json::Value> {
-        let sum = Sum::<LATENCY_STEPS, LATENCY_GROUPS> {
+    fn sum(&self) -> Sum<LATENCY_STEPS, LATENCY_GROUPS> {
+        Sum {
             errors: get(&self.errors),
             bytes: get(&self.bytes),
             ns: get(&self.ns),
             max_ns: get(&self.max_ns),
             counts: self.latency.iter().map(get).collect(),
-        };
+        }
+    }
+
+    fn json(&self, name: &str, buckets: bool) -> Option<serde_json::Value> {
+        let sum = self.sum();
         (sum.count() > 0).then(|| sum.json(name, buckets))
     }
 }

@@ -9,6 +9,7 @@ use crate::patience::{LOOKS_AT_ONCE, Patience};
 use crate::post::{self, Taken};
 use crate::processor::Processor;
 use crate::request::Request;
+use crate::spare::Spares;
 use core::time::Duration;
 use nvmed_mutant::{Mutant, Point};
 use nvmed_sys::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -24,8 +25,6 @@ const MESSAGE_LEN: usize = 4;
 const DATA_LEN: usize = 8;
 const SERVER_PARKED: usize = 12;
 const CLIENT_PARKED: usize = 16;
-const WINDOW_READS: usize = 24;
-const WINDOW_BYTES: usize = 32;
 const MESSAGE: usize = 64;
 const DATA: usize = 16_384;
 // Posts lie between the message and the data.
@@ -244,12 +243,11 @@ impl ClientLane {
         Opens(&self.0.0)
     }
 
-    /// Adds to the reads that made no call. They are the session's; its first lane has them.
-    pub fn count_window_reads(&self, reads: u64, bytes: u64) {
-        for (at, more) in [(WINDOW_READS, reads), (WINDOW_BYTES, bytes)] {
-            let count = self.0.0.u64(at);
-            count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
-        }
+    /// The calls that the client did not have to make. They are the session's; its first lane counts them.
+    #[inline]
+    #[must_use]
+    pub fn spares(&self) -> Spares<'_> {
+        Spares(&self.0.0)
     }
 
     fn wait(&self, board: &BoardView, is_alive: &dyn Fn() -> bool) -> Result<(), LaneError> {
@@ -442,11 +440,10 @@ impl ServerLane {
         self.taken.take(&self.lane.0, close).map_err(LaneError::Posts)
     }
 
-    /// Reads that made no call, and their bytes, as the client says.
+    /// The calls that the client did not have to make, as it says.
     #[must_use]
-    pub fn window_reads(&self) -> (u64, u64) {
-        let read = |at| self.lane.0.u64(at).load(Ordering::Relaxed);
-        (read(WINDOW_READS), read(WINDOW_BYTES))
+    pub fn spares(&self) -> Spares<'_> {
+        Spares(&self.lane.0)
     }
 
     /// Answers the call, with `data`.

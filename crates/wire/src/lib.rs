@@ -22,6 +22,7 @@ mod request;
 mod shelf;
 mod shelved;
 mod socket;
+mod spare;
 mod view;
 mod window;
 
@@ -39,5 +40,6 @@ pub use request::{Data, Message, Request};
 pub use shelf::{CardBytes, Facts, SHELF_BYTES_AT_ONCE, Shelf};
 pub use shelved::{Card, Found, ShelfView};
 pub use socket::{Listener, Peer, SOCKET_MESSAGE_BYTES_MAX, Sender, Socket, SocketError, Token};
+pub use spare::{SPARES, Spare, Spares};
 pub use view::{Seen, WindowView};
 pub use window::{Change, WINDOW_PAGES_MAX, Window};

@@ -20,10 +20,8 @@ pub const POSTED_FLAGS: OpenFlags = OpenFlags::NONBLOCK
 
 /// Whether the client ever used a slot of this lane: the server looks at the others' first lines only.
 const USED: usize = post::END_OF_POSTS;
-/// Names and statuses that the shelf answered, as the client counts them.
-const HITS: usize = USED + 8;
 const SLOTS_AT: usize = USED + 64;
-const _: () = assert!(SLOTS_AT + SLOTS as usize * 8 <= post::END && USED.is_multiple_of(64));
+const _: () = assert!(SLOTS_AT + SLOTS as usize * 8 <= post::END - 64 && USED.is_multiple_of(64));
 
 /// The slots of a lane, as both sides see them.
 #[derive(Clone, Copy, Debug)]
@@ -75,20 +73,6 @@ impl<'a> Opens<'a> {
     #[must_use]
     pub fn take_over(self, slot: u32, ino: u64) -> bool {
         self.slot(slot).compare_exchange(ino, ino | TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// Client: one more answer that made no call.
-    #[inline]
-    pub fn count_hit(self) {
-        let hits = self.0.u64(HITS);
-        // Racing threads lose counts, which only people look at.
-        hits.store(hits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-
-    /// Answers that made no call, as the client says.
-    #[must_use]
-    pub fn hits(self) -> u64 {
-        self.0.u64(HITS).load(Ordering::Relaxed)
     }
 }
 

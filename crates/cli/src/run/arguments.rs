@@ -48,7 +48,7 @@ pub struct Run {
     /// Write what was done, counted and timed, to FILE as lines of JSON when the program has ended
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
-    /// Print the table of file calls to standard error when the program has ended
+    /// Print the table of file calls to standard error when the program has ended, and which of them asked the server
     #[arg(long)]
     pub summary: bool,
     /// Write each file call to FILE as a line of text (docs/seeing.md)

@@ -19,12 +19,17 @@ pub struct View<'a> {
 }
 
 /// Lines of totals.
-const HEAD_LINES: u16 = 5;
+const HEAD_LINES: u16 = 4;
+/// Of a server there are more.
+const SERVER_LINES: u16 = 4;
+/// Of what spares calls, the first ones are answers; the others are posts.
+const SPARED_HERE: usize = 4;
 /// Kinds of calls shown at most where there are clients to show too.
 const KINDS_MAX: u16 = 8;
 
 fn head_lines(now: &Snapshot) -> u16 {
-    HEAD_LINES + u16::from(now.trouble.is_some())
+    let of_server = if now.has_server() { SERVER_LINES } else { 0 };
+    HEAD_LINES + of_server + u16::from(now.trouble.is_some())
 }
 
 /// Lines that show everything.
@@ -77,9 +82,6 @@ fn totals<'a>(view: &View<'_>) -> Vec<Line<'a>> {
     };
     // Not `sum`, which begins with a zero that prints a sign.
     let busy = rates.kinds.iter().fold(0.0, |sum, kind| sum + kind.busy);
-    let hit = rates.hit_rate.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0));
-    let labelled =
-        |label: &'static str, text: String| Line::from(vec![Span::from(label).bold(), Span::from(text)]);
     let run = if now.command.is_empty() { String::new() } else { format!(" ({})", now.command) };
     let title = format!(" process {}{run}  up {}{clients}{device}", now.pid, clock(now.uptime_ns));
     let calls = format!(
@@ -91,13 +93,36 @@ fn totals<'a>(view: &View<'_>) -> Vec<Line<'a>> {
         now.lanes.busy,
         now.lanes.open,
     );
+    let mut lines = vec![labelled("nvmed top", title), labelled("calls ", calls)];
+    if now.has_server() {
+        lines.extend(of_server(view));
+    } else {
+        let why = " not known: this run has no server; its file calls are counted".to_owned();
+        lines.push(labelled("cache, device", why));
+    }
+    if let Some(why) = &now.trouble {
+        lines.insert(1, labelled("read-only", format!(" {why}")).reversed());
+    }
+    lines
+}
+
+fn labelled<'a>(label: &'static str, text: String) -> Line<'a> {
+    Line::from(vec![Span::from(label).bold(), Span::from(text)])
+}
+
+/// What is told of a server only.
+fn of_server<'a>(view: &View<'_>) -> [Line<'a>; 5] {
+    let (now, rates) = (view.now, view.rates);
+    let (here, posted) = rates.spared.split_at(rates.spared.len().min(SPARED_HERE));
+    let messages = rates.messages.iter().map(|(kind, rate)| (kind.as_str(), *rate));
+    let hit = rates.hit_rate.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0));
     let cache = format!(
-        " {}  hits {hit}  misses {}/s  dirty {}  windows {}, {} reads/s",
+        " {}  hits {hit}  misses {}/s  dirty {}  windows {} of {} files",
         bytes(now.cache.bytes as f64),
         short(rates.misses),
         bytes(now.cache.dirty_bytes as f64),
         bytes(now.windows.bytes as f64),
-        short(rates.window_reads),
+        now.windows.files,
     );
     let device = format!(
         " {} reads/s {}/s  {} writes/s {}/s  {} flushes/s  depth {}  errors {}",
@@ -109,18 +134,19 @@ fn totals<'a>(view: &View<'_>) -> Vec<Line<'a>> {
         now.requests.outstanding,
         now.requests.errors,
     );
-    let has_server = !now.device.is_empty() || !now.sessions.is_empty();
-    let mut lines = vec![labelled("nvmed top", title), labelled("calls ", calls)];
-    if has_server {
-        lines.extend([labelled("cache ", cache), labelled("device", device)]);
-    } else {
-        let why = " not known: this run has no server; its file calls are counted".to_owned();
-        lines.push(labelled("cache, device", why));
-    }
-    if let Some(why) = &now.trouble {
-        lines.insert(1, labelled("read-only", format!(" {why}")).reversed());
-    }
-    lines
+    [
+        labelled("spared", named_rates(here.iter().copied())),
+        labelled("posted", named_rates(posted.iter().copied())),
+        labelled("socket", named_rates(messages)),
+        labelled("cache ", cache),
+        labelled("device", device),
+    ]
+}
+
+/// Each name with its rate, as many as a line shows.
+fn named_rates<'a>(rates: impl Iterator<Item = (&'a str, f64)>) -> String {
+    let shown: Vec<_> = rates.map(|(name, rate)| format!(" {name} {}/s", short(rate))).collect();
+    if shown.is_empty() { " -".to_owned() } else { shown.join(" ") }
 }
 
 /// A table's heading, with the column by which it is sorted marked.
@@ -168,7 +194,7 @@ fn clients_table<'a>(view: &View<'_>) -> Table<'a> {
         ("CALLS/s", Some(Order::Calls)),
         ("READ/s", Some(Order::Bytes)),
         ("WRITE/s", Some(Order::Bytes)),
-        ("CACHED/s", None),
+        ("SPARED/s", None),
         ("ERRORS/s", Some(Order::Errors)),
         ("FILES", None),
         ("LANES", None),
@@ -181,7 +207,7 @@ fn clients_table<'a>(view: &View<'_>) -> Table<'a> {
             short(client.calls),
             bytes(client.bytes_read),
             bytes(client.bytes_written),
-            short(client.window_reads),
+            short(client.spared),
             short(client.errors),
             session.handles.to_string(),
             session.lanes.to_string(),
@@ -241,6 +267,7 @@ fn clock(ns: u64) -> String {
 mod tests {
     use super::super::snapshot::{Cache, Call, Lanes, Requests, Session, Windows};
     use super::*;
+    use crate::trips::{Spared, Trips};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -265,7 +292,7 @@ mod tests {
             bytes_written: 1 << 33,
             handles: 1_048_576,
             lanes: 64,
-            window_reads: 1 << 30,
+            spared: 1 << 30,
             ..Session::default()
         };
         Snapshot {
@@ -281,8 +308,13 @@ mod tests {
                 dirty_bytes: 1 << 20,
                 ..Cache::default()
             },
-            windows: Windows { bytes: 12 << 20, ..Windows::default() },
+            windows: Windows { bytes: 12 << 20, files: 3 },
             requests: Requests { outstanding: 7, reads: 5, ..Requests::default() },
+            trips: Trips {
+                messages: [("lane".to_owned(), 3_723), ("heir".to_owned(), 3 * 3_723)].into(),
+                spared: Spared { names: 45_969_881, writes: 2 * 3_723, ..Spared::default() },
+                ..Trips::default()
+            },
             lanes: Lanes { open: 8, busy: 3 },
             sessions: (0..clients).map(session).collect(),
             ..Snapshot::default()
@@ -306,11 +338,14 @@ mod tests {
         let lines = frame(&busy_server(30), 80, 24);
         let text = lines.join("\n");
         assert!(lines[0].starts_with("nvmed top process 1234") && lines[0].contains("30 clients"), "{text}");
-        assert!(lines[2].contains("hits 98.7 %") && lines[3].contains("depth 7"), "{text}");
+        assert!(lines[5].contains("hits 98.7 %") && lines[6].contains("depth 7"), "{text}");
         let heads: Vec<_> = lines.iter().filter(|line| line.contains("CALLS/s")).collect();
         assert_eq!(heads.len(), 2, "{text}");
         // The busiest kind and the busiest client come first, with all their columns.
-        assert!(lines[6].starts_with("read ") && lines[6].ends_with("123m"), "{text}");
+        assert!(lines[9].starts_with("read ") && lines[9].ends_with("123m"), "{text}");
+        assert_eq!(lines[2], "spared names 12.3k/s  shelf reads 0/s  window reads 0/s  syncs 0/s", "{text}");
+        assert_eq!(lines[3], "posted opens 0/s  closes 0/s  writes 2.00/s  changes 0/s", "{text}");
+        assert_eq!(lines[4], "socket heir 3.00/s  lane 1.00/s", "{text}");
         let client = lines.iter().position(|line| line.contains("COMMAND")).unwrap() + 1;
         assert!(lines[client].starts_with("4000029") && lines[client].ends_with(" 1048576    64"), "{text}");
         assert!(lines[client].contains("postgres: check "), "{text}");

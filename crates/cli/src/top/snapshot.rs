@@ -1,5 +1,6 @@
 //! What a server says of itself, or a run's own counts: read, and set against what was before.
 
+use crate::trips::{Spared, Trips};
 use nvmed_tally::{Row, Sum, Tally};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ pub struct Snapshot {
     pub calls: Vec<Call>,
     pub cache: Cache,
     pub windows: Windows,
+    #[serde(flatten)]
+    pub trips: Trips,
     pub requests: Requests,
     pub lanes: Lanes,
     pub sessions: Vec<Session>,
@@ -60,8 +63,6 @@ pub struct Cache {
 pub struct Windows {
     pub bytes: u64,
     pub files: u64,
-    pub reads: u64,
-    pub read_bytes: u64,
 }
 
 /// What the device was asked for.
@@ -100,11 +101,17 @@ pub struct Session {
     pub bytes_written: u64,
     pub lanes: u64,
     pub handles: u64,
-    pub window_reads: u64,
-    pub window_bytes: u64,
+    /// Calls that it did not have to make, and bytes that it read so.
+    pub spared: u64,
+    pub spared_bytes: u64,
 }
 
 impl Snapshot {
+    /// Whether they are a server's, and not those that a run keeps itself.
+    pub fn has_server(&self) -> bool {
+        !self.device.is_empty() || !self.sessions.is_empty()
+    }
+
     /// Of the counts of a run that has no server.
     pub fn of_tally(tally: &Tally, pid: u32) -> Self {
         let now_ns = nvmed_tally::now_ns();
@@ -152,8 +159,10 @@ pub struct Rates {
     pub errors: f64,
     pub bytes_read: f64,
     pub bytes_written: f64,
-    /// Cached reads that made no call.
-    pub window_reads: f64,
+    /// Calls that were not made, by what made them needless, each with its name.
+    pub spared: Vec<(&'static str, f64)>,
+    /// Messages over sockets, by kind, the most frequent first.
+    pub messages: Vec<(String, f64)>,
     /// Share of the pages asked for that were in the cache or in a window; none where nothing was asked for.
     pub hit_rate: Option<f64>,
     pub misses: f64,
@@ -188,7 +197,7 @@ pub struct ClientRate {
     pub errors: f64,
     pub bytes_read: f64,
     pub bytes_written: f64,
-    pub window_reads: f64,
+    pub spared: f64,
 }
 
 /// Bytes of a page of the cache.
@@ -204,8 +213,9 @@ impl Rates {
         let seconds = (now.now_ns.saturating_sub(start) as f64 / 1e9).max(1e-9);
         let rate = |now: u64, past: u64| now.saturating_sub(past) as f64 / seconds;
         let mut rates = Self {
-            window_reads: rate(now.windows.reads, past.windows.reads),
-            bytes_read: rate(now.windows.read_bytes, past.windows.read_bytes),
+            spared: spared(&past.trips.spared, &now.trips.spared, &rate),
+            messages: messages(&past.trips, &now.trips, &rate),
+            bytes_read: rate(now.trips.spared.read_bytes(), past.trips.spared.read_bytes()),
             hit_rate: hit_rate(past, now),
             misses: rate(now.cache.misses, past.cache.misses),
             device_reads: rate(now.requests.reads, past.requests.reads),
@@ -241,9 +251,7 @@ impl Rates {
         });
         let bytes = |client: &ClientRate| client.bytes_read + client.bytes_written;
         self.clients.sort_by(|one, other| match order {
-            Order::Calls | Order::Latency => {
-                down(one.calls + one.window_reads, other.calls + other.window_reads)
-            }
+            Order::Calls | Order::Latency => down(one.calls + one.spared, other.calls + other.spared),
             Order::Bytes => down(bytes(one), bytes(other)),
             Order::Errors => down(one.errors, other.errors),
             Order::Name => one.session.pid.cmp(&other.session.pid),
@@ -252,11 +260,31 @@ impl Rates {
 }
 
 fn hit_rate(past: &Snapshot, now: &Snapshot) -> Option<f64> {
-    let by_window = (now.windows.read_bytes.saturating_sub(past.windows.read_bytes)).div_ceil(PAGE_BYTES);
-    let asked = now.cache.pages_asked.saturating_sub(past.cache.pages_asked) + by_window;
+    let spared = |of: &Snapshot| of.trips.spared.read_bytes();
+    let by_clients = spared(now).saturating_sub(spared(past)).div_ceil(PAGE_BYTES);
+    let asked = now.cache.pages_asked.saturating_sub(past.cache.pages_asked) + by_clients;
     let misses = now.cache.misses.saturating_sub(past.cache.misses);
     // Pages are also claimed for writes and ahead of reads.
     (asked > 0).then(|| 1.0 - (misses.min(asked) as f64 / asked as f64))
+}
+
+/// What made calls needless, in the order of the screen.
+fn spared(past: &Spared, now: &Spared, rate: &dyn Fn(u64, u64) -> f64) -> Vec<(&'static str, f64)> {
+    let counts = |of: &Spared| {
+        [of.names, of.shelf_reads, of.window_reads, of.syncs, of.opens, of.closes, of.writes, of.changes]
+    };
+    let names = ["names", "shelf reads", "window reads", "syncs", "opens", "closes", "writes", "changes"];
+    let rates = counts(now).into_iter().zip(counts(past)).map(|(now, past)| rate(now, past));
+    names.into_iter().zip(rates).collect()
+}
+
+fn messages(past: &Trips, now: &Trips, rate: &dyn Fn(u64, u64) -> f64) -> Vec<(String, f64)> {
+    let before = |kind: &String| past.messages.get(kind).copied().unwrap_or(0);
+    let mut came: Vec<_> =
+        now.messages.iter().map(|(kind, count)| (kind.clone(), rate(*count, before(kind)))).collect();
+    came.retain(|(_, rate)| *rate > 0.0);
+    came.sort_by(|one, other| other.1.total_cmp(&one.1));
+    came
 }
 
 fn kinds(past: &Snapshot, now: &Snapshot, seconds: f64) -> Vec<KindRate> {
@@ -288,9 +316,9 @@ fn clients(past: &Snapshot, now: &Snapshot, rate: &dyn Fn(u64, u64) -> f64) -> V
             session: one.clone(),
             calls: rate(one.calls, past.calls),
             errors: rate(one.errors, past.errors),
-            bytes_read: rate(one.bytes_read + one.window_bytes, past.bytes_read + past.window_bytes),
+            bytes_read: rate(one.bytes_read + one.spared_bytes, past.bytes_read + past.spared_bytes),
             bytes_written: rate(one.bytes_written, past.bytes_written),
-            window_reads: rate(one.window_reads, past.window_reads),
+            spared: rate(one.spared, past.spared),
         }
     });
     clients.collect()

@@ -49,6 +49,9 @@ fn a_shared_run_is_found_by_its_process_and_tells_what_it_does() {
     let text = scratch.ok(["top", "--once", "--interval", "0.1", &pid]);
     assert!(text.starts_with("nvmed top process") && text.contains("COMMAND"), "{text}");
     assert!(text.lines().any(|line| line.contains(" sh ")), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("posted opens ")), "{text}");
+    let text = scratch.ok(["stats", &pid]);
+    assert!(text.contains("calls of the server: ") && text.contains("messages (adopt "), "{text}");
     end(child);
 }
 
@@ -98,6 +101,32 @@ fn a_run_on_the_host_is_counted_recorded_and_summed_up() {
     assert!(rows.iter().all(|row| row.len() == 10), "{records}");
     let opened = rows.iter().filter(|row| row[3] == "open" && row[5] == "\"store/f\"").count();
     assert_eq!(opened, 3, "{records}");
+}
+
+#[test]
+fn a_run_tells_what_its_processes_asked_the_server_for_and_what_not_when_they_have_ended() {
+    let scratch = Scratch::with_device("64M");
+    let asks = "echo hello >store/f
+        for child in 1 2 3; do (i=0; while [ $i -lt 100 ]; do test -f store/f; i=$((i + 1)); done); done
+        (for i in 1 2 3 4 5 6 7 8 9; do echo line; done) >store/g";
+    let run =
+        ["run", "--shared", "-D", "d.img", "-d", "store", "--stats", "s", "--summary", "--", "sh", "-c"];
+    let ran = scratch.run(run.into_iter().chain([asks]));
+    assert_eq!(ran.status, 0, "{}", ran.err);
+    let lines: Vec<_> = std::fs::read_to_string(scratch.path("s")).unwrap().lines().map(json).collect();
+    let told = lines.iter().find(|line| line["spared"].is_object()).unwrap();
+    let of = |what: &str| told["spared"][what].as_u64().unwrap();
+    let asked: u64 =
+        lines.iter().filter(|line| line["call"] == "stat").map(|line| line["count"].as_u64().unwrap()).sum();
+    // Of each child the first ones, before it has a shelf, are round trips.
+    assert!(asked >= 300 && of("names") >= 300 - 3 * 8, "{told}");
+    assert!(of("names") + told["round_trips"].as_u64().unwrap() >= asked, "{told}");
+    // The shell, three children that ask for a shelf, and the one that writes.
+    let messages = &told["messages"];
+    assert_eq!((&messages["hello"], &messages["shelf"]), (&5.into(), &3.into()), "{told}");
+    for words in ["calls of the server: ", " names and statuses, ", "posted: "] {
+        assert!(ran.err.contains(words), "{}", ran.err);
+    }
 }
 
 #[test]

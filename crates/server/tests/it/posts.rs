@@ -114,7 +114,7 @@ fn posts_are_counted_and_end_with_their_session() {
         let calls = told["calls"].as_array().unwrap();
         calls
             .iter()
-            .find(|kind| kind["call"] == "close")
+            .find(|kind| kind["call"] == "close_posted")
             .map_or((0, 0), |kind| (kind["count"].as_u64().unwrap(), kind["errors"].as_u64().unwrap()))
     };
     let (one, two) = (client.create("one"), client.create("two"));
