@@ -3,9 +3,13 @@
 //! Ours is the shared mount unless a row says otherwise, since that is what `nvmed run` prefers.
 
 pub mod calls;
+pub mod cold;
 mod ground;
 pub mod jobs;
+mod memory;
 pub mod pair;
+pub mod readers;
+pub mod small;
 pub mod start;
 pub mod trips;
 

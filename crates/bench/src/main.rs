@@ -96,6 +96,9 @@ const GROUPS: &[Group] = &[
     Group { names: &everyday::calls::NAMES, measure: Part(everyday::calls::measure) },
     Group { names: &everyday::jobs::NAMES, measure: Part(everyday::jobs::measure) },
     Group { names: &[everyday::trips::NAME], measure: Part(everyday::trips::measure) },
+    Group { names: &[everyday::cold::NAME], measure: Part(everyday::cold::measure) },
+    Group { names: &[everyday::small::NAME], measure: Part(everyday::small::measure) },
+    Group { names: &everyday::readers::NAMES, measure: Whole(everyday::readers::measure) },
     Group { names: &["everyday.pair.write", "everyday.pair.read"], measure: Whole(everyday::pair::measure) },
     Group {
         names: &["everyday.start.run", "everyday.start.preload", "everyday.start.exec"],

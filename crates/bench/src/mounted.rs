@@ -151,11 +151,19 @@ impl Ours {
     /// # Errors
     /// As [`Ours::new`]; no zram.
     pub(crate) fn on_zram(device_bytes: u64, cache_bytes: u64) -> Result<Self, String> {
+        Self::on_zram_with(device_bytes, cache_bytes, "")
+    }
+
+    /// As [`Ours::on_zram`], with more lines of settings.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn on_zram_with(device_bytes: u64, cache_bytes: u64, more: &str) -> Result<Self, String> {
         let zram = Zram::new(device_bytes)?;
         let tmpfs = Mounted::tmpfs("ours, zram by io_uring", "ours", "never", PLACE_BYTES)?;
         let device = zram.device();
         run(Command::new(tools()?.join("nvmed")).arg("format").arg(format!("uring:{}", device.display())))?;
-        let settings = format!("storage_engine = uring\nstorage_dev = {}\n", device.display());
+        let settings = format!("storage_engine = uring\nstorage_dev = {}\n{more}", device.display());
         Self::placed(tmpfs, Some(zram), cache_bytes, &settings)
     }
 

@@ -71,7 +71,7 @@ impl Seat {
     }
 
     /// Nothing stays cached of what lies here: ours is mounted by each program anew, and so is the kernel's.
-    fn forget(&self) -> Result<(), String> {
+    pub(crate) fn forget(&self) -> Result<(), String> {
         match self {
             Self::Ours(..) => Ok(()),
             Self::Kernel(place) => place.remount(),

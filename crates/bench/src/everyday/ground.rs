@@ -48,6 +48,18 @@ impl Ground {
         Ok(Self { tree, units, sql, repository: repository()?, files })
     }
 
+    /// About how many bytes the tree's files have.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(super) fn tree_bytes() -> Result<u64, String> {
+        let tree = Path::new(TREE);
+        if !tree.is_dir() {
+            return Ok((FILES * (SMALLEST + LARGEST) / 2) as u64);
+        }
+        bytes_of(tree).map_err(|error| format!("{TREE}: {error}"))
+    }
+
     /// Copies the tree and the C files to the directory `dir`, as a shell in that place sees it, and gives the shell
     /// the names that the jobs use: D, and SQL and REPOSITORY of the host's.
     ///
@@ -86,6 +98,22 @@ fn count(dir: &Path) -> std::io::Result<usize> {
         }
     }
     Ok(files)
+}
+
+/// Bytes of the regular files below `dir`.
+fn bytes_of(dir: &Path) -> std::io::Result<u64> {
+    std::fs::read_dir(dir)?.try_fold(0, |bytes, entry| {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        let more = if kind.is_dir() {
+            bytes_of(&entry.path())?
+        } else if kind.is_file() {
+            entry.metadata()?.len()
+        } else {
+            0
+        };
+        Ok(bytes + more)
+    })
 }
 
 /// A tree of about the same shape, whose bytes do not compress.

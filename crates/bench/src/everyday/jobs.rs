@@ -6,7 +6,7 @@
 //! kernel's threads do for them is.
 
 use super::ground::Ground;
-use super::told;
+use super::{memory, told};
 use crate::mounted::{KernelFs, Ours};
 use crate::programs::shell::Shell;
 use crate::programs::{Mount, Seat, rounds};
@@ -70,7 +70,7 @@ pub(super) const JOBS: [Job; 18] = [
     job("everyday.jobs.wc", "", "find $D/tree -type f -print0 | xargs -0 wc", false),
     job("everyday.jobs.head", "", "find $D/tree -type f -print0 | xargs -0 head -c1", false),
 ];
-const CLONED: &str = "[ -d $D/clone ] || git clone -q --no-hardlinks $REPOSITORY $D/clone";
+pub(super) const CLONED: &str = "[ -d $D/clone ] || git clone -q --no-hardlinks $REPOSITORY $D/clone";
 
 /// The rows of all jobs in one: it is there when all were measured.
 const ALL: &str = "everyday.jobs.all";
@@ -88,8 +88,8 @@ pub const NAMES: [&str; JOBS.len() + 1] = {
 
 /// Bytes of each zram disk, and of our cache: more than all that the jobs write. The rivals' cache is the machine's
 /// memory.
-const DISK_BYTES: u64 = 4 << 30;
-const CACHE_BYTES: u64 = 1 << 30;
+pub(super) const DISK_BYTES: u64 = 4 << 30;
+pub(super) const CACHE_BYTES: u64 = 1 << 30;
 
 /// What is measured of a job, its unit being milliseconds: word, goal of a job, goal of the geometric mean.
 const MEASURES: [(&str, Goal, f64); 5] = [
@@ -125,6 +125,15 @@ impl Side {
         // A kernel thread that has ended in between takes its time with it.
         let kernel = kernel_threads_ns().saturating_sub(before.1) as f64;
         Ok([wall * 1e3, (used + kernel) / 1e6])
+    }
+
+    /// What it holds in memory, in words.
+    fn memory(&self) -> Result<String, String> {
+        let bytes = match &self.seat {
+            Seat::Ours(..) => memory::of_run(self.shell.pid())?,
+            Seat::Kernel(place) => memory::of_files(&place.dir)?,
+        };
+        Ok(format!("{} {} MiB", self.seat.name(), bytes >> 20))
     }
 
     /// One round of a job.
@@ -175,6 +184,14 @@ pub fn measure(wanted: &str) -> Result<Vec<Row>, String> {
         }
     }
     let names: Vec<String> = sides.iter().map(|side| side.seat.name()).collect();
+    let held: Result<Vec<String>, String> = sides.iter().map(Side::memory).collect();
+    let ground = format!(
+        "D/tree is {}; memory after all jobs measured with it (ours: Pss of holder and server, with cache, windows and \
+         shelves; the others: their files' pages in the page cache, without inodes, names and the file system's own): \
+         {}",
+        ground.told(),
+        held?.join(", ")
+    );
     let mut rows = Vec::new();
     for (job, figures) in jobs.iter().zip(&figures) {
         rows.extend(rows_of(job, figures, &names, &ground));
@@ -187,7 +204,7 @@ pub fn measure(wanted: &str) -> Result<Vec<Row>, String> {
 }
 
 /// The rows of a job.
-fn rows_of(job: &Job, figures: &Figures, names: &[String], ground: &Ground) -> Vec<Row> {
+fn rows_of(job: &Job, figures: &Figures, names: &[String], ground: &str) -> Vec<Row> {
     let measures = MEASURES.iter().enumerate().take(figures[0].len());
     let row = |(at, (word, goal, _)): (usize, &(&str, Goal, f64))| {
         let contender =
@@ -209,15 +226,31 @@ fn rows_of(job: &Job, figures: &Figures, names: &[String], ground: &Ground) -> V
             goal: *goal,
             flushes_per_op: None,
             conditions: format!(
-                "{what}`{}` in one session each, warm; D/tree is {}; {}; {} rounds",
+                "{what}`{}` in one session each, warm; {ground}; {}; {} rounds",
                 job.line,
-                ground.told(),
                 others.join(", "),
                 rounds()
             ),
         }
     };
     measures.map(row).collect()
+}
+
+/// The row of a job that only reads: wall time of each side, ours first, beside the best of the others.
+pub(super) fn read_row(name: String, names: &[String], figures: &[Samples], conditions: &str) -> Row {
+    let all = names.iter().zip(figures);
+    let all: Vec<Contender> =
+        all.map(|(name, samples)| Contender { name: name.clone(), samples: samples.clone() }).collect();
+    let others: Vec<String> = all.iter().map(|one| told(&one.name, &one.samples)).collect();
+    Row {
+        name,
+        unit: "ms",
+        ours: all[0].clone(),
+        rival: better(&all[1..]),
+        goal: Goal::Beside(1.0),
+        flushes_per_op: None,
+        conditions: format!("{conditions}; {}; {} rounds", others.join(", "), rounds()),
+    }
 }
 
 /// The geometric means over all jobs, of each measure: ours and, of each job, its best rival's.

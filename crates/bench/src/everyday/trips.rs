@@ -15,9 +15,11 @@ use std::process::Command;
 pub const NAME: &str = "everyday.trips";
 /// Passes of a job: the last one is looked at.
 const PASSES: u32 = 2;
+/// Who asks the server says hello, and asks.
+const MESSAGES_OF_ASKING: f64 = 2.0;
 
-/// Round trips of each job's second pass, for a call of its programs and for a file of the tree. Calls on the control
-/// socket are not told by the server, and not in it.
+/// Round trips of each job's second pass, those on sockets included, for a call of its programs and for a file of the
+/// tree.
 pub fn measure(wanted: &str) -> Result<Vec<Row>, String> {
     let ours = Ours::new(4 << 30, 1 << 30, "huge")?;
     let ground = Ground::new(&ours)?;
@@ -52,7 +54,7 @@ fn second_pass(
     let _ = std::fs::remove_file(stats);
     let mut shell = Shell::start(seat.start(None, Some(stats), Path::new("sh"))?)?;
     shell.run(&format!("D={}", crate::programs::shell::quoted(dir)))?;
-    let (mut before, mut after) = (0.0, 0.0);
+    let (mut before, mut after) = ([0.0; 2], [0.0; 2]);
     for _ in 0..PASSES {
         before = taken(&shell)?;
         shell.run(job.line)?;
@@ -60,7 +62,8 @@ fn second_pass(
     }
     drop(shell);
     let calls = made(stats)? / f64::from(PASSES);
-    let trips = after - before;
+    let messages = after[1] - before[1] - MESSAGES_OF_ASKING;
+    let trips = after[0] - before[0] + messages;
     let row = |word: &str, of: f64, goal| Row {
         name: format!("{name}.{word}"),
         unit: "trips",
@@ -72,8 +75,8 @@ fn second_pass(
         goal: Goal::Figure(goal),
         flushes_per_op: None,
         conditions: format!(
-            "pass {PASSES} of `{}`: {trips} calls that the server took, {calls} calls of the programs (every pass the \
-             same), {files} files in the tree; calls on the control socket are not counted",
+            "pass {PASSES} of `{}`: {trips} round trips, of which {messages} were messages on sockets, {calls} calls of \
+             the programs (every pass the same), {files} files in the tree",
             job.line
         ),
     };
@@ -85,13 +88,14 @@ fn sum<'a>(kinds: impl Iterator<Item = &'a serde_json::Value>) -> f64 {
     kinds.filter_map(|kind| kind["count"].as_f64()).sum()
 }
 
-/// Calls that the server of a run has taken.
-fn taken(shell: &Shell) -> Result<f64, String> {
+/// Calls that the programs of a run have waited for, and messages on their sockets.
+fn taken(shell: &Shell) -> Result<[f64; 2], String> {
     let mut command = Command::new(tools()?.join("nvmed"));
     let text = run(command.args(["stats", "--json"]).arg(shell.pid().to_string()))?;
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    let kinds = value["calls"].as_array().ok_or_else(|| format!("no calls in {text:?}"))?;
-    Ok(sum(kinds.iter()))
+    let calls = value["round_trips"].as_f64().ok_or_else(|| format!("no round trips in {text:?}"))?;
+    let messages = value["messages"].as_object().ok_or_else(|| format!("no messages in {text:?}"))?;
+    Ok([calls, messages.values().filter_map(serde_json::Value::as_f64).sum()])
 }
 
 /// Calls that programs have made, as a run's `--stats` tells them.

@@ -211,12 +211,117 @@ pub(crate) fn calls(root: &str, slices: &str, kinds: &[&str]) -> Result<(), Stri
     close(tree.fd)
 }
 
-/// What two processes share.
+/// What processes share.
 struct Shared {
-    /// Other than zero, the reader ends.
+    /// Other than zero, the reader ends; of many readers, when they end.
     over: AtomicU64,
-    /// What it has read.
+    /// What readers have read.
     reads: AtomicU64,
+}
+
+impl Shared {
+    fn new() -> Result<&'static Self, String> {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory, of the kernel's choice of place, never unmapped; zeroes are two atomics.
+        unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), size_of::<Self>(), access, flags, -1, 0);
+            if at == libc::MAP_FAILED { Err(failed("mmap")) } else { Ok(&*at.cast::<Self>()) }
+        }
+    }
+}
+
+/// A child that does `what` and ends.
+fn forked(what: impl FnOnce() -> Result<(), String>) -> Result<i32, String> {
+    // SAFETY: this process has one thread of its own; the child ends without running what is the parent's.
+    let child = unsafe { libc::fork() };
+    if child < 0 {
+        return Err(failed("fork"));
+    }
+    if child == 0 {
+        let whole = what().is_ok();
+        // SAFETY: takes a number.
+        unsafe { libc::_exit(i32::from(!whole)) };
+    }
+    Ok(child)
+}
+
+fn await_end(child: i32) -> Result<(), String> {
+    let mut status = 0;
+    // SAFETY: `status` is writable; the child is ours.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    if ended == child && status == 0 { Ok(()) } else { Err(format!("a child ended with {status}")) }
+}
+
+/// A pipe: the end to read and the end to write.
+fn pipe() -> Result<[RawFd; 2], String> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` is writable and has room for two descriptors.
+    answered(unsafe { libc::pipe(ends.as_mut_ptr()) }, "pipe")?;
+    Ok(ends)
+}
+
+/// Waits for a byte, or for the end of all that write.
+fn await_byte(end: RawFd) -> Result<(), String> {
+    let mut byte = 0u8;
+    // SAFETY: one byte that is ours.
+    if unsafe { libc::read(end, (&raw mut byte).cast(), 1) } < 0 { Err(failed("read")) } else { Ok(()) }
+}
+
+/// Files that so many processes together read of one tree below `root` in a second, each all of it again and again
+/// (stat, open, fstat, read whole, close): a line `PROCESSES FILES` a slice, for each number in `counts`.
+pub(crate) fn readers(root: &str, slices: &str, slice_ms: &str, counts: &[&str]) -> Result<(), String> {
+    let (slices, slice) = (number(slices)?, Duration::from_millis(number(slice_ms)? as u64));
+    let mut tree = Tree::new(root)?;
+    for count in counts {
+        for _ in 0..slices {
+            println!("{count} {}", read_together(&mut tree, number(count)?, slice)?);
+        }
+    }
+    close(tree.fd)
+}
+
+fn read_together(tree: &mut Tree, count: usize, slice: Duration) -> Result<u64, String> {
+    let (shared, ready, begin, base) = (Shared::new()?, pipe()?, pipe()?, Instant::now());
+    let mut child = || {
+        forked(|| {
+            close(begin[1])?;
+            read_from(tree, base, shared, (ready[1], begin[0]))
+        })
+    };
+    let children = (0..count).map(|_| child()).collect::<Result<Vec<_>, _>>()?;
+    children.iter().try_for_each(|_| await_byte(ready[0]))?;
+    // One that begins later ends with the others: they share the processors all the while.
+    let end = base.elapsed() + slice;
+    shared.over.store(end.as_micros() as u64, Ordering::Release);
+    // All of them see the end of this pipe at once.
+    close(begin[1])?;
+    children.into_iter().try_for_each(await_end)?;
+    [ready[0], ready[1], begin[0]].into_iter().try_for_each(close)?;
+    Ok((shared.reads.load(Ordering::Relaxed) as f64 / slice.as_secs_f64()) as u64)
+}
+
+/// One reader: a pass that is not timed, then as many as there is time for: until `over` microseconds from `base` on.
+fn read_from(
+    tree: &mut Tree,
+    base: Instant,
+    shared: &Shared,
+    (ready, begin): (RawFd, RawFd),
+) -> Result<(), String> {
+    let Tree { files, buffer, .. } = tree;
+    let mut of_each = |name: &CString| status(name).and_then(|()| read_whole(name, buffer));
+    files.iter().try_for_each(&mut of_each)?;
+    // SAFETY: one byte that is ours.
+    answered(i32::from(unsafe { libc::write(ready, [1u8].as_ptr().cast(), 1) } != 1), "write")?;
+    await_byte(begin)?;
+    let (over, mut read) = (Duration::from_micros(shared.over.load(Ordering::Acquire)), 0u64);
+    while base.elapsed() < over {
+        for name in files.iter().cycle().skip(read as usize % files.len()).take(FILES_A_DIR) {
+            of_each(name)?;
+        }
+        read += FILES_A_DIR as u64;
+    }
+    shared.reads.fetch_add(read, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Random 4 KiB writes by this process and reads by another, of one file of `WRITTEN` bytes: a line `WRITES READS` a
@@ -225,25 +330,8 @@ pub(crate) fn pair(file: &str, slices: &str, slice_ms: &str) -> Result<(), Strin
     let (slices, slice) = (number(slices)?, Duration::from_millis(number(slice_ms)? as u64));
     let fd = open(file, libc::O_RDWR | libc::O_CREAT)?;
     fill(fd, WRITTEN / BLOCK, &super::Mode::Read)?;
-    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: new memory, of the kernel's choice of place, never unmapped; zeroes are two atomics.
-    let shared = unsafe {
-        let at = libc::mmap(std::ptr::null_mut(), size_of::<Shared>(), access, flags, -1, 0);
-        if at == libc::MAP_FAILED {
-            return Err(failed("mmap"));
-        }
-        &*at.cast::<Shared>()
-    };
-    // SAFETY: this process has one thread of its own; the child ends without running what is the parent's.
-    let child = unsafe { libc::fork() };
-    if child < 0 {
-        return Err(failed("fork"));
-    }
-    if child == 0 {
-        let whole = read_until_told(file, shared).is_ok();
-        // SAFETY: takes a number.
-        unsafe { libc::_exit(i32::from(!whole)) };
-    }
+    let shared = Shared::new()?;
+    let child = forked(|| read_until_told(file, shared))?;
     let block = noise();
     let mut dice = Dice::new(SEED);
     for number in 0..=slices {
@@ -258,10 +346,8 @@ pub(crate) fn pair(file: &str, slices: &str, slice_ms: &str) -> Result<(), Strin
         }
     }
     shared.over.store(1, Ordering::Relaxed);
-    let mut status = 0;
-    // SAFETY: `status` is writable; the child is ours.
-    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    if ended == child && status == 0 { close(fd) } else { Err(format!("the reader ended with {status}")) }
+    await_end(child)?;
+    close(fd)
 }
 
 fn read_until_told(file: &str, shared: &Shared) -> Result<(), String> {

@@ -31,10 +31,14 @@ fn main() {
         ["counted", call, dir, calls] => counted(call, dir, calls),
         ["calls", dir, slices, ref kinds @ ..] if !kinds.is_empty() => everyday::calls(dir, slices, kinds),
         ["pair", file, slices, slice_ms] => everyday::pair(file, slices, slice_ms),
+        ["readers", dir, slices, slice_ms, ref counts @ ..] if !counts.is_empty() => {
+            everyday::readers(dir, slices, slice_ms, counts)
+        }
         ["nothing"] => Ok(()),
         _ => Err("usage: nvmed-probe pread|pwrite FILE BYTES SLICES OPS | create DIR FILES DIRS \
              | foreign lseek|read|close SLICES CALLS | fstat FILE SLICES OPS PAUSE_US | echo SLICES OPS PAUSE_US \
-             | counted CALL DIR CALLS | calls DIR SLICES KIND... | pair FILE SLICES SLICE_MS | nothing"
+             | counted CALL DIR CALLS | calls DIR SLICES KIND... | pair FILE SLICES SLICE_MS \
+             | readers DIR SLICES SLICE_MS PROCESSES... | nothing"
             .into()),
     };
     if let Err(message) = done {
