@@ -75,8 +75,8 @@ fn second_pass(
         goal: Goal::Figure(goal),
         flushes_per_op: None,
         conditions: format!(
-            "pass {PASSES} of `{}`: {trips} round trips, of which {messages} were messages on sockets, {calls} calls of \
-             the programs (every pass the same), {files} files in the tree",
+            "pass {PASSES} of `{}`: {trips} round trips, of which {messages} were messages on sockets, {calls} calls \
+             of the programs (every pass the same), {files} files in the tree",
             job.line
         ),
     };
