@@ -1,6 +1,7 @@
 //! The cache itself: reading and writing pages that are there.
 
 use crate::NoCleanFrame;
+use crate::ahead::Ahead;
 use crate::claim::{Claim, Claimed};
 use crate::entry::{self, BACKED, DIRTY, Entry, FILLING, LOCKED, PRESENT, WRITEBACK};
 use crate::eviction::Eviction;
@@ -79,6 +80,7 @@ pub struct Cache {
     pub(crate) layout: Layout,
     pub(crate) waiting: Waiting,
     eviction: Mutex<Eviction>,
+    ahead: Ahead,
     dirty_limit: u64,
     pub(crate) dirty: AtomicU64,
     misses: AtomicU64,
@@ -100,11 +102,23 @@ impl Cache {
             memory,
             layout,
             waiting: Waiting::default(),
+            ahead: Ahead::default(),
             dirty_limit: u64::from(options.dirty_limit_frames),
             dirty: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             writebacks: AtomicU64::new(0),
         }
+    }
+
+    /// Has `thread` be unparked when there is memory to be made present before it is used, by
+    /// [`Cache::make_present`]; without one, who uses it first waits for it.
+    pub fn made_present_by(&self, thread: std::thread::Thread) {
+        self.ahead.by(thread);
+    }
+
+    /// Makes memory present that is about to be used, if there is any to be.
+    pub fn make_present(&self) {
+        self.ahead.take_up(&self.memory);
     }
 
     /// The dirty frames that a process that died left in `memory`, in no order.
@@ -341,8 +355,8 @@ impl Cache {
         if lost > 0 {
             self.dirty.fetch_sub(lost, Ordering::Relaxed);
         }
-        if let Some(huge_page) = begun {
-            self.memory.gather(huge_page);
+        if let Some((begun, next)) = begun {
+            self.ahead.begin(&self.memory, begun, next);
         }
         taken
     }

@@ -50,8 +50,8 @@ pub(crate) struct Eviction {
     evictions: u64,
     /// Frames found dirty whose object was gone.
     lost: u64,
-    /// A huge page whose first frame was taken, and that is not present yet.
-    begun: Option<usize>,
+    /// The first frame of a huge page, which was taken.
+    begun: Option<u32>,
 }
 
 impl Eviction {
@@ -79,9 +79,10 @@ impl Eviction {
         core::mem::take(&mut self.lost)
     }
 
-    /// Where a huge page begins whose first frame was taken since the last call.
-    pub(crate) fn take_begun(&mut self) -> Option<usize> {
-        self.begun.take()
+    /// Where a huge page begins whose first frame was taken since the last call, and where the next one does.
+    pub(crate) fn take_begun(&mut self) -> Option<(usize, Option<usize>)> {
+        let frame = self.begun.take()?;
+        Some((self.layout.huge_page(frame)?, self.layout.next_huge_page(frame)))
     }
 
     /// A frame for a page that its caller has claimed.
@@ -133,7 +134,7 @@ impl Eviction {
                 state: FrameState::Free,
             });
             self.layout.set_high_water(&self.memory, next + 1);
-            self.begun = self.layout.huge_page(next);
+            self.begun = self.layout.huge_page(next).is_some().then_some(next);
             return Ok(next);
         }
         self.evict()

@@ -71,6 +71,12 @@ impl Layout {
         (is_whole && frame >= FRAMES_A_HUGE_PAGE).then_some(at)
     }
 
+    /// Of the huge page behind the one that begins with this frame, the same.
+    pub(crate) fn next_huge_page(&self, frame: u32) -> Option<usize> {
+        let next = frame.checked_add(FRAMES_A_HUGE_PAGE).filter(|next| *next < self.frames)?;
+        self.huge_page(next)
+    }
+
     fn descriptor(&self, frame: u32) -> usize {
         self.table_offset + HEADER_BYTES + frame as usize * DESCRIPTOR_BYTES
     }

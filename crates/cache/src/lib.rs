@@ -7,6 +7,7 @@
 //! so that they outlive the process. Sources: S3-FIFO (SOSP 2023); sequence locks (Lameter 2005).
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod cache;
 mod claim;
 mod clock;

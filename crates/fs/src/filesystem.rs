@@ -187,6 +187,17 @@ impl FileSystem {
         reaped.and(settled)
     }
 
+    /// Has `thread` be unparked when there is memory of the cache to be made present before it is used, by
+    /// [`FileSystem::make_present`].
+    pub fn made_present_by(&self, thread: std::thread::Thread) {
+        self.core.pages.cache().made_present_by(thread);
+    }
+
+    /// Makes memory of the cache present that is about to be used, if there is any to be.
+    pub fn make_present(&self) {
+        self.core.pages.cache().make_present();
+    }
+
     /// A held file was read, without a call of this file system: renews its access time as relatime does.
     pub fn accessed(&self, node: &Node) {
         if !self.view.is_read_only() {
@@ -244,7 +255,7 @@ impl FileSystem {
     /// Counters of the block cache.
     #[must_use]
     pub fn cache_stats(&self) -> nvmed_cache::Stats {
-        self.core.pages.cache_stats()
+        self.core.pages.cache().stats()
     }
 
     /// Copies of superblocks and of the log's last block that were lost, which this mount has written again.

@@ -1,11 +1,11 @@
-//! The thread that writes back dirty data that no program has synced, as a kernel does, and settles the metadata
-//! log when nothing was appended to it for a while.
+//! The thread that writes back dirty data that no program has synced, as a kernel does, settles the metadata
+//! log when nothing was appended to it for a while, and makes memory present that the cache uses next.
 
 use nvmed_fs::FileSystem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How many times a period the thread looks: dirty data is at most a period and a quarter old.
 const LOOKS_PER_PERIOD: u32 = 4;
@@ -30,23 +30,28 @@ impl Flusher {
             let (files, stop) = (files.clone(), Arc::clone(&stop));
             nvmed_sys::spawn_quiet("nvmed-flush", move || {
                 let look = period / LOOKS_PER_PERIOD;
-                let mut since = Duration::ZERO;
+                files.made_present_by(std::thread::current());
+                let (mut looked, mut settled) = (Instant::now(), Instant::now());
                 loop {
-                    let rest = (look - since).min(LOG_LOOK);
+                    let rest = (look.saturating_sub(looked.elapsed()))
+                        .min(LOG_LOOK.saturating_sub(settled.elapsed()));
                     std::thread::park_timeout(rest);
                     if stop.load(Ordering::Acquire) {
                         break;
                     }
-                    since += rest;
-                    if since >= look {
-                        since = Duration::ZERO;
+                    files.make_present();
+                    if looked.elapsed() >= look {
+                        looked = Instant::now();
                         // A failure stays with the frames, which stay dirty, and is reported by the
                         // next fsync of each open description.
                         // One that fails a check of our own memory turns the file system read-only.
                         let _ = files.guarded(|| files.write_back_older_than(period));
                     }
-                    // Either kind of failure turns the file system read-only, which is told.
-                    let _ = files.guarded(|| files.settle_if_quiet());
+                    if settled.elapsed() >= LOG_LOOK {
+                        settled = Instant::now();
+                        // Either kind of failure turns the file system read-only, which is told.
+                        let _ = files.guarded(|| files.settle_if_quiet());
+                    }
                 }
             })
         });

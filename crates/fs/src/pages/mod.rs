@@ -24,7 +24,7 @@ use crate::options::MountOptions;
 use crate::pages::write::PagePromise;
 use crate::pages::writeback::DirtyList;
 use core::sync::atomic::{AtomicU32, Ordering};
-use nvmed_cache::{Cache, Options, Stats};
+use nvmed_cache::{Cache, Options};
 use nvmed_io::{Device, Handle, Segment};
 use nvmed_kv::DeviceMedium;
 use nvmed_layout::FileType;
@@ -117,6 +117,10 @@ impl Pages {
         inode.data.purse.blocks()
     }
 
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
     /// The inode leaves memory: its pages go, promises and preallocation are given back.
     pub(crate) fn forget(&self, inode: &Arc<Inode>) {
         if inode.kind != FileType::File {
@@ -136,11 +140,6 @@ impl Pages {
             self.slots.put_back(slot);
         }
         data.exposed.store(false, Ordering::SeqCst);
-    }
-
-    /// Counters of the cache.
-    pub(crate) fn cache_stats(&self) -> Stats {
-        self.cache.stats()
     }
 
     /// Pages of the largest readahead window, and of one fill.
