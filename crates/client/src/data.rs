@@ -179,7 +179,8 @@ impl File {
     #[cold]
     fn is_granted_now(&self) -> bool {
         let (flags, posting) = (self.flags(), &self.core().link().posting);
-        if !flags.writes() || self.holding.kind != FileType::File {
+        let may_post = flags.writes() && !flags.has_any(OpenFlags::WAITING);
+        if !may_post || self.holding.kind != FileType::File {
             return false;
         }
         if !posting.has_log() {

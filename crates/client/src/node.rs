@@ -117,10 +117,11 @@ impl Holding {
         posted.filter(|_| !self.core.board.is_dead())
     }
 
-    /// Whether the file may have what was posted, and a window does not show yet: a call sees it, and ends the grant.
+    /// Whether something may be posted that the server has not made, and a window does not show: also by a grant that
+    /// is about to end.
     #[inline]
     pub(crate) fn has_posts(&self) -> bool {
-        self.granted.get().is_some_and(|grant| self.core.link().posting.may_have(&self.granted, grant))
+        self.granted.is_used() && !self.core.link().posting.is_taken()
     }
 
     /// Posts a change of its attributes, if it may be posted.

@@ -65,6 +65,11 @@ pub(crate) struct Granted {
     ask_at: AtomicU32,
 }
 
+/// A grant as one word, which is not 0.
+fn packed(Grant { slot, number, reach }: Grant) -> u64 {
+    u64::from(number) << 32 | u64::from(slot) << 8 | reach as u64
+}
+
 impl Default for Granted {
     fn default() -> Self {
         Self {
@@ -81,16 +86,15 @@ impl Granted {
     /// Of a file that was opened with so many bytes.
     pub fn new(grant: Option<Grant>, bytes: u64) -> Self {
         let granted = Self::default();
-        granted.set(grant, bytes);
+        if let Some(grant) = grant {
+            granted.set(grant, bytes);
+        }
         granted
     }
 
-    fn set(&self, grant: Option<Grant>, bytes: u64) {
+    fn set(&self, grant: Grant, bytes: u64) {
         self.bytes.store(bytes, Ordering::Relaxed);
-        let packed = grant.map_or(0, |Grant { slot, number, reach }| {
-            u64::from(number) << 32 | u64::from(slot) << 8 | reach as u64
-        });
-        self.grant.store(packed, Ordering::Release);
+        self.grant.store(packed(grant), Ordering::Release);
     }
 
     /// The grant as it was when it was last heard of.
@@ -102,17 +106,23 @@ impl Granted {
         (packed != 0).then_some(Grant { slot, number, reach })
     }
 
-    /// This grant is over; what the file has since is not.
+    /// This grant is over; one that another thread has got since is not.
     fn forget(&self, over: Grant) {
-        if self.get() == Some(over) {
-            self.set(None, 0);
+        let _ = self.grant.compare_exchange(packed(over), 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The server has answered a renewal. Where it grants nothing, what another thread was granted stays.
+    pub(crate) fn renewed(&self, grant: Option<Grant>, bytes: u64) {
+        self.used.store(true, Ordering::Relaxed);
+        if let Some(grant) = grant {
+            self.set(grant, bytes);
         }
     }
 
-    /// The server has answered a renewal.
-    pub(crate) fn renewed(&self, grant: Option<Grant>, bytes: u64) {
-        self.used.store(true, Ordering::Relaxed);
-        self.set(grant, bytes);
+    /// Whether anything may have been posted.
+    #[inline]
+    pub(crate) fn is_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
     }
 
     /// Whether nothing was posted.
@@ -157,23 +167,18 @@ impl Posting {
         self.log.get().is_some()
     }
 
+    fn log(&self) -> Option<&Poster> {
+        self.log.get()?.as_ref()
+    }
+
     /// Whether there is a log.
     pub(crate) fn has_log(&self) -> bool {
-        self.log.get().is_some_and(Option::is_some)
+        self.log().is_some()
     }
 
     /// Whether the server has made all that this process has posted.
     pub fn is_taken(&self) -> bool {
-        self.log.get().and_then(Option::as_ref).is_none_or(Poster::is_taken)
-    }
-
-    /// Whether a grant may still stand; one that does not is forgotten.
-    pub(crate) fn may_have(&self, granted: &Granted, grant: Grant) -> bool {
-        let stands = self.log.get().and_then(Option::as_ref).is_some_and(|log| log.stands(grant));
-        if !stands {
-            granted.forget(grant);
-        }
-        stands
+        self.log().is_none_or(Poster::is_taken)
     }
 
     /// Calls `post` with the log, the grant, and how far the file has come; none without a grant that stands, or when
@@ -184,7 +189,7 @@ impl Posting {
         post: impl FnOnce(&Poster, Grant, &mut Progress) -> Option<T>,
     ) -> Option<T> {
         let grant = granted.get()?;
-        let log = self.log.get()?.as_ref()?;
+        let log = self.log()?;
         let mut files = self.lock()?;
         // What the open answered tells of the file no more, whatever comes of this.
         granted.used.store(true, Ordering::Relaxed);

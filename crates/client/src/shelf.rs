@@ -299,6 +299,7 @@ impl Core {
         let stands = view.stands(&found, &self.board) || Mutant::SecondLookForgotten.is_made();
         let is_open = is_same && stands;
         Point::OpenLooked.reached();
+        // One that is taken back counts as opened and closed.
         link.count(Spare::Open);
         is_open.then(|| Ok(Arc::new(File::new(holding, flags, Some(0)))))
     }

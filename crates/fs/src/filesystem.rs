@@ -187,17 +187,6 @@ impl FileSystem {
         reaped.and(settled)
     }
 
-    /// Has `thread` be unparked when there is memory of the cache to be made present before it is used, by
-    /// [`FileSystem::make_present`].
-    pub fn made_present_by(&self, thread: std::thread::Thread) {
-        self.core.pages.cache().made_present_by(thread);
-    }
-
-    /// Makes memory of the cache present that is about to be used, if there is any to be.
-    pub fn make_present(&self) {
-        self.core.pages.cache().make_present();
-    }
-
     /// A held file was read, without a call of this file system: renews its access time as relatime does.
     pub fn accessed(&self, node: &Node) {
         if !self.view.is_read_only() {
@@ -274,24 +263,6 @@ impl FileSystem {
     pub fn trim(&self, bytes_min: u64) -> Result<u64, FsError> {
         self.core.meta.writable()?;
         self.core.meta.blocks.trim(bytes_min)
-    }
-
-    /// To be called every so often: when nothing was appended to the metadata log since the last call, what the last
-    /// append wrote is laid down a second time, so that damage of one block cannot take it along in silence. Writes two
-    /// blocks then, once.
-    ///
-    /// # Errors
-    /// The device's.
-    pub fn settle_if_quiet(&self) -> Result<(), FsError> {
-        if self.core.options.read_only {
-            return Ok(());
-        }
-        self.core
-            .meta
-            .journal
-            .store
-            .settle_if_quiet()
-            .map_err(|error| self.core.meta.health.commit_failed(error))
     }
 
     /// Counters of the metadata store.

@@ -52,6 +52,7 @@ mod paths;
 mod permission;
 pub mod posted;
 
+mod quiet;
 mod quota;
 mod rename;
 mod resolve;

@@ -98,6 +98,8 @@ impl OpenFlags {
     pub const DIRECT: Self = Self(OFlags::DIRECT.bits());
     /// `O_DSYNC`; rustix's constant of that name has `O_SYNC`'s bits, as kernels before 2.6.33 had.
     pub const DSYNC: Self = Self(0o10_000);
+    /// A write waits for the device: `O_SYNC`, `O_DSYNC`, `O_DIRECT`.
+    pub const WAITING: Self = Self::SYNC.with(Self::DIRECT);
     /// `O_SYNC`; holds the bits of `O_DSYNC` too.
     pub const SYNC: Self = Self(OFlags::SYNC.bits());
     /// `O_NONBLOCK`.

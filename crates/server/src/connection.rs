@@ -197,11 +197,7 @@ impl Connection {
 
     /// Whether its end takes no time worth mentioning: no lane is to be closed, and what its session holds is light.
     pub(crate) fn is_light(&self) -> bool {
-        self.lanes.lock().all.is_empty()
-            && self.session.get().is_none_or(|session| {
-                // With the last session of a class goes what that keeps.
-                session.shelf().is_none() && session.holds().are_light()
-            })
+        self.lanes.lock().all.is_empty() && self.session.get().is_none_or(|session| session.is_light())
     }
 
     /// Ends the session from the server's side: it answers no more calls of it.

@@ -27,7 +27,7 @@ pub(crate) fn is_long(connection: &Connection, message: &Control) -> bool {
         // What it is told of, or lets go of in the session before, is files.
         Control::Adopt { .. } => connection.heir().is_ok_and(|heir| {
             let before = heir.inheritance.lock().as_ref().and_then(|left| left.before.as_ref()?.upgrade());
-            !heir.holds().are_light() || before.is_some_and(|before| !before.holds().are_light())
+            !heir.holds().are_light() || before.is_some_and(|before| !before.is_light())
         }),
         // What is posted to files that others get too is made, and that waits for the device like any write.
         Control::Heir { .. } | Control::HeirHolds { .. } | Control::Send { .. }
@@ -40,8 +40,8 @@ pub(crate) fn is_long(connection: &Connection, message: &Control) -> bool {
             connection.session().is_ok_and(|session| session.holds().are_mapped())
         }
         Control::Inherits => connection.session().is_ok_and(|heir| !heir.holds().are_light()),
-        // Without a secret, grants are looked at, and directories that they name.
-        Control::Hello { secret, .. } => secret.is_empty(),
+        // Without a secret, grants are looked at, and directories that they name; with other ids, a shelf is left, too.
+        Control::Hello { secret, again, .. } => secret.is_empty() || again.is_some(),
         _ => false,
     }
 }
@@ -176,6 +176,8 @@ impl Desk {
         }
         self.service.leave_shelf(&session);
         self.service.has_ids(&session, peer);
+        // One that it joined meanwhile, as who it was.
+        self.service.leave_shelf(&session);
         Ok((ControlAnswer::Done, None))
     }
 

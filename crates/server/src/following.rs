@@ -174,6 +174,10 @@ pub(crate) fn put_name(
         Err(_) => return,
     };
     if let Some(versions) = trail.versions() {
-        shelf.lock().shelf.put_name((question.at.ino(), question.path), question.follow, ino, versions);
+        let asked = (question.at.ino(), question.path);
+        let due = shelf.lock().shelf.put_name(asked, question.follow, ino, versions);
+        if let Some(huge_page) = due {
+            huge_page.gather();
+        }
     }
 }

@@ -54,8 +54,7 @@ impl Service {
             // What was appended may be there, and only not be durable.
             Call::Write { handle, .. } => asker.session.description(handle).is_ok_and(|description| {
                 let flags = description.flags();
-                let durable = OpenFlags::SYNC.with(OpenFlags::DSYNC).with(OpenFlags::DIRECT);
-                !flags.has(OpenFlags::APPEND) || flags.0 & durable.0 == 0
+                !flags.has(OpenFlags::APPEND) || !flags.has_any(OpenFlags::WAITING)
             }),
             _ => false,
         };

@@ -130,8 +130,9 @@ impl Service {
     pub(crate) fn grant(&self, asker: &Asker<'_>, description: &Arc<Description>) -> Option<Grant> {
         let number = *asker.session.log.get()?;
         let flags = description.flags();
-        let durable = OpenFlags::SYNC.with(OpenFlags::DSYNC).with(OpenFlags::DIRECT);
-        if !flags.writes() || flags.has_any(durable) {
+        // One that is not alone is asked about again and again: that costs those who read it nothing.
+        let is_alone = || description.is_alone() && description.holders() == 1;
+        if !flags.writes() || flags.has_any(OpenFlags::WAITING) || !is_alone() {
             return None;
         }
         let log = self.logs.get(number)?;
@@ -150,8 +151,7 @@ impl Service {
             return None;
         }
         // Who opens it after this finds it granted, and waits for the desk.
-        let is_alone = description.is_alone() && description.holders() == 1;
-        if !is_alone || description.promise_ahead(PAGES_PROMISED).is_err() {
+        if !is_alone() || description.promise_ahead(PAGES_PROMISED).is_err() {
             self.logs.leave(ino);
             return None;
         }

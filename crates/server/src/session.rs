@@ -146,6 +146,12 @@ impl Session {
         self.holds.lock()
     }
 
+    /// Whether its end takes no time worth mentioning: what it holds is light, and with the last session of a class
+    /// goes what that keeps.
+    pub(crate) fn is_light(&self) -> bool {
+        self.shelf().is_none() && self.holds().are_light()
+    }
+
     /// How many handles it holds, and opens by posts that the server has taken over.
     #[must_use]
     pub fn handles(&self) -> usize {

@@ -305,17 +305,15 @@ impl<S> Shelves<S> {
 
     /// The class keeps nothing any more. No slot is looked at: all its sessions are over, or have other ids.
     fn end(&self, shelf: &ClassShelf<S>) {
-        {
+        let (left, kept) = {
             let mut state = shelf.lock();
-            state.shelf.end();
+            let left = state.shelf.end();
             state.pages.give_all();
-        }
-        loop {
-            // One at a time: who waits for one of them to be given back waits for that one.
-            let ino = shelf.lock().kept.keys().next().copied();
-            let Some(ino) = ino else { return };
-            drop(self.give_back(shelf, ino));
-        }
+            (left, state.kept.keys().copied().collect::<Vec<_>>())
+        };
+        left.release();
+        // One at a time: who waits for one of them to be given back waits for that one.
+        kept.into_iter().for_each(|ino| drop(self.give_back(shelf, ino)));
     }
 
     /// Keeps an inode, as long as its card may be opened by a post; gives it back when its user keeps so many already.

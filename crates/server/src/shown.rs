@@ -430,6 +430,8 @@ impl Service {
         }
         // Only now: until here a claim, and who takes a card back, find what is posted.
         self.end_shelf(session, false);
+        let brought = session.brings.lock().take();
+        drop(brought);
     }
 }
 

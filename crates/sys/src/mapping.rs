@@ -5,7 +5,7 @@ use crate::guard::Guard;
 use crate::sync::{Mutex, OnceLock};
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -33,6 +33,8 @@ pub struct Mapping {
     private: bool,
     /// Which pages should stand behind it.
     pages: Pages,
+    /// How often in a row [`Mapping::gather`] found the kernel without a huge page, or slow.
+    misses: AtomicU32,
     /// What another process maps to reach the same bytes.
     backing: OnceLock<Backing>,
     /// A forked child does not inherit the pages.
@@ -61,8 +63,10 @@ unsafe impl Sync for Mapping {}
 pub const HUGE_BYTES: usize = 2 << 20;
 /// madvise(2), since Linux 6.1.
 const MADV_COLLAPSE: i32 = 25;
-/// Of a processor's time, for one huge page: a kernel that moves much memory for it is not asked again.
+/// Of a processor's time, for one huge page: a kernel that takes longer moves much memory for it.
 const GATHERED_IN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// Huge pages in a row that were not there, or slow to come, after which a mapping is given no more.
+const MISSES_MAX: u32 = 4;
 
 /// Held while memory is made shareable, which happens at set-up and is rare.
 static SHARING: Mutex<()> = Mutex::new(());
@@ -128,10 +132,8 @@ impl Mapping {
             rustix::mm::munmap(place.byte_add(len), HUGE_BYTES - lead)?;
             place
         };
-        map(place).inspect_err(|_| {
-            // SAFETY: what is left of it is ours, and nobody knows of it.
-            let _ = unsafe { rustix::mm::munmap(place, len) };
-        })
+        // If it fails, the place may be somebody else's by now: what is left of it stays.
+        map(place)
     }
 
     /// Zeroed memory of `len` bytes, rounded up to whole pages, that another process can be given: see
@@ -285,6 +287,7 @@ impl Mapping {
             len,
             private: file.is_none(),
             pages,
+            misses: AtomicU32::new(0),
             #[cfg(feature = "model")]
             words: crate::model::Words::of(file),
             backing: OnceLock::new(),
@@ -396,15 +399,15 @@ impl Mapping {
     /// Puts one huge page behind [`HUGE_BYTES`] from `offset` on, a multiple of as many, of memory made with
     /// [`Mapping::shareable`] or [`Mapping::backed`] and [`Pages::Huge`], and makes it present (`MADV_COLLAPSE`, Linux
     /// 6.1), whatever is there of them. To touch its 4 KiB pages one by one takes three times as long, and in each
-    /// other mapping as long again. False where the kernel has none to give, or takes long to find one: all stays as
-    /// it is.
+    /// other mapping as long again. False where the kernel has none to give, or takes long to find one again and
+    /// again: all stays as it is.
     ///
     /// # Panics
     /// When the range is not inside the mapping.
     pub fn gather(&self, offset: usize) -> bool {
-        static GIVEN_UP: AtomicBool = AtomicBool::new(false);
         let base = self.at(offset, HUGE_BYTES);
-        if self.pages == Pages::Base || self.backing.get().is_none() || GIVEN_UP.load(Ordering::Relaxed) {
+        let has_given_up = self.misses.load(Ordering::Relaxed) >= MISSES_MAX;
+        if self.pages == Pages::Base || self.backing.get().is_none() || has_given_up {
             return false;
         }
         // Nothing is gathered where there is no page at all.
@@ -413,9 +416,10 @@ impl Mapping {
         // SAFETY: the range is ours by `at`; its bytes stay as they are.
         let gathered = unsafe { libc::madvise(base.cast(), HUGE_BYTES, MADV_COLLAPSE) } == 0;
         let took = clock_gettime(ClockId::ThreadCPUTime) - begun;
-        let is_unknown = !gathered && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
-        if is_unknown || took > GATHERED_IN {
-            GIVEN_UP.store(true, Ordering::Relaxed);
+        if gathered && took <= GATHERED_IN {
+            self.misses.store(0, Ordering::Relaxed);
+        } else {
+            self.misses.fetch_add(1, Ordering::Relaxed);
         }
         gathered
     }

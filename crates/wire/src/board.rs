@@ -3,6 +3,7 @@
 use crate::memory;
 use crate::message::Mark;
 use crate::parking::{self, wake_all};
+use crate::shelf::HugePage;
 use core::time::Duration;
 use nvmed_fs::versions::{self, Counts, Version};
 use nvmed_sys::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -45,7 +46,7 @@ pub struct Board {
     load: Option<QuietFd>,
     looked_ns: AtomicU64,
     processors: u32,
-    /// Huge pages that it was given.
+    /// Its parts that were to become huge pages.
     gathered: AtomicU64,
 }
 
@@ -90,13 +91,11 @@ impl Board {
         })
     }
 
-    /// One more part of it becomes a huge page, if there is one left.
-    pub(crate) fn gather_next(&self) {
-        let begins = self.gathered.load(Ordering::Relaxed) as usize * HUGE_BYTES;
-        if begins < BOARD_BYTES {
-            self.gathered.fetch_add(1, Ordering::Relaxed);
-            self.memory.gather(begins);
-        }
+    /// The next part of it that becomes a huge page, if there is one left.
+    pub(crate) fn next_huge_page(&self) -> Option<HugePage> {
+        let begins =
+            usize::try_from(self.gathered.fetch_add(1, Ordering::Relaxed)).ok()?.checked_mul(HUGE_BYTES)?;
+        (begins < BOARD_BYTES).then(|| HugePage { memory: Arc::clone(&self.memory), begins })
     }
 
     /// The descriptor for another process that writes to the board.

@@ -67,10 +67,11 @@ impl Pool {
     }
 
     /// Leaves whose memory is to be made present now, because the first of them is used.
-    pub(crate) fn not_present(&mut self) -> Option<Range<u32>> {
+    pub(crate) fn not_present(&mut self, in_huge_pages: bool) -> Option<Range<u32>> {
         (self.used > self.present).then(|| {
             let first = self.present;
-            let count = if first < HUGE_PAGE_LEAVES { PRESENT_AT_ONCE } else { HUGE_PAGE_LEAVES };
+            let is_huge = in_huge_pages && first >= HUGE_PAGE_LEAVES;
+            let count = if is_huge { HUGE_PAGE_LEAVES } else { PRESENT_AT_ONCE };
             self.present = (first + count).min(self.max);
             first..self.present
         })
@@ -190,7 +191,7 @@ mod tests {
         let mut present = 0..0;
         for leaf in 0..1300 {
             assert_eq!(pool.take(&mut Endless), Some(leaf));
-            if let Some(more) = pool.not_present() {
+            if let Some(more) = pool.not_present(true) {
                 assert_eq!(more.start, present.end, "each once, in order");
                 let whole = start_of(more.start).is_multiple_of(HUGE_BYTES) && more.len() == 512;
                 assert!(more.end == 1300 || whole == (leaf >= 512), "{more:?} for {leaf}");

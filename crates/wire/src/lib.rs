@@ -37,7 +37,7 @@ pub use message::{
 };
 pub use opens::{Opens, POSTED_FLAGS, SLOTS, TAKEN};
 pub use request::{Data, Message, Request};
-pub use shelf::{CardBytes, Facts, SHELF_BYTES_AT_ONCE, Shelf};
+pub use shelf::{CardBytes, Facts, HugePage, LeftMemory, SHELF_BYTES_AT_ONCE, Shelf};
 pub use shelved::{Card, Found, ShelfView};
 pub use socket::{Listener, Peer, SOCKET_MESSAGE_BYTES_MAX, Sender, Socket, SocketError, Token};
 pub use spare::{SPARES, Spare, Spares};

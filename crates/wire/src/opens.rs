@@ -21,7 +21,7 @@ pub const POSTED_FLAGS: OpenFlags = OpenFlags::NONBLOCK
 /// Whether the client ever used a slot of this lane: the server looks at the others' first lines only.
 const USED: usize = post::END_OF_POSTS;
 const SLOTS_AT: usize = USED + 64;
-const _: () = assert!(SLOTS_AT + SLOTS as usize * 8 <= post::END - 64 && USED.is_multiple_of(64));
+const _: () = assert!(SLOTS_AT + SLOTS as usize * 8 <= crate::spare::START && USED.is_multiple_of(64));
 
 /// The slots of a lane, as both sides see them.
 #[derive(Clone, Copy, Debug)]

@@ -179,6 +179,33 @@ impl<'a> CardBytes<'a> {
     }
 }
 
+/// A part of a shelf or of the board that is looked up so much that it is worth a huge page.
+#[derive(Debug)]
+pub struct HugePage {
+    pub(crate) memory: Arc<Mapping>,
+    pub(crate) begins: usize,
+}
+
+impl HugePage {
+    /// Puts it there, if the kernel has one. It takes some hundred microseconds, and nobody waits for it who does not
+    /// touch that part.
+    pub fn gather(self) {
+        self.memory.gather(self.begins);
+    }
+}
+
+/// The memory of a shelf that has ended.
+#[derive(Debug)]
+pub struct LeftMemory(Arc<Mapping>);
+
+impl LeftMemory {
+    /// The host has it back, and who maps it sees zeroes. That takes the longer the more there was.
+    pub fn release(self) {
+        // What the host does not take now it has when nobody maps it any more.
+        let _ = self.0.release(0, self.0.len());
+    }
+}
+
 /// What the server knows of a card.
 #[derive(Debug)]
 struct Place {
@@ -198,9 +225,11 @@ pub struct Shelf {
     dice: Dice,
     /// Says which entries are worth their places.
     board: Arc<Board>,
-    /// Names that have come.
-    came: usize,
-    ended: bool,
+    /// Names that were put here so far.
+    names_come: usize,
+    /// Whether the kernel had a huge page when leaves were given the last one.
+    has_huge_leaves: bool,
+    has_ended: bool,
 }
 
 impl Shelf {
@@ -232,8 +261,9 @@ impl Shelf {
             pool: Pool::new(pages_max),
             dice: Dice::new(u64::from_ne_bytes(seed)),
             board: Arc::clone(board),
-            came: 0,
-            ended: false,
+            names_come: 0,
+            has_huge_leaves: true,
+            has_ended: false,
         })
     }
 
@@ -259,12 +289,19 @@ impl Shelf {
     }
 
     /// A name of the class's: what is at `path` from the directory `at`, on which versions that depends. None is an
-    /// inode that is not there.
-    pub fn put_name(&mut self, (at, path): (u64, &[u8]), follow: Follow, ino: Option<u64>, versions: &[u64]) {
+    /// inode that is not there. The answer is to be made present once the shelf is nobody's any more.
+    #[must_use]
+    pub fn put_name(
+        &mut self,
+        (at, path): (u64, &[u8]),
+        follow: Follow,
+        ino: Option<u64>,
+        versions: &[u64],
+    ) -> Option<HugePage> {
         let end = name::versions(path.len()) + 8 * versions.len();
         let fits = !path.is_empty() && end <= NAME_BYTES && versions.len() <= TRAIL_MAX;
-        if !fits || self.ended {
-            return;
+        if !fits || self.has_ended {
+            return None;
         }
         let hash = hash_of(at, path, follow);
         let places = name_set(hash);
@@ -273,8 +310,7 @@ impl Shelf {
         let free = || places.clone().find(|entry| self.word(name_key(*entry)) == 0 && self.word(*entry) == 0);
         let stale = || places.clone().find(|entry| self.is_stale_name(*entry));
         let place = same().or_else(free).or_else(stale).or_else(|| places.clone().nth(chance));
-        let Some(place) = place else { return };
-        self.has_come();
+        let place = place?;
         self.entry(place, || {
             self.set(name_key(place), hash);
             self.set(place + name::AT, at);
@@ -287,20 +323,21 @@ impl Shelf {
                 self.set(place + name::PATH + 8 * number, word);
             }
         });
+        self.count_name()
     }
 
     /// One more name has come. What is looked up is spread over all that a shelf and the board have: the more there is,
     /// the more of both becomes huge pages, for a reader has to touch all of it.
-    fn has_come(&mut self) {
-        self.came += 1;
-        if self.came.is_multiple_of(NAMES_A_HUGE_PAGE) {
-            let huge_page = (self.came / NAMES_A_HUGE_PAGE - 1) * HUGE_BYTES;
-            if huge_page < LEAVES {
-                self.memory.gather(huge_page);
-            } else {
-                self.board.gather_next();
-            }
+    fn count_name(&mut self) -> Option<HugePage> {
+        self.names_come += 1;
+        if !self.names_come.is_multiple_of(NAMES_A_HUGE_PAGE) {
+            return None;
         }
+        let begins = (self.names_come / NAMES_A_HUGE_PAGE - 1) * HUGE_BYTES;
+        if begins < LEAVES {
+            return Some(HugePage { memory: Arc::clone(&self.memory), begins });
+        }
+        self.board.next_huge_page()
     }
 
     fn word(&self, at: usize) -> u64 {
@@ -319,7 +356,7 @@ impl Shelf {
     pub fn has_name(&self, (at, path): (u64, &[u8]), follow: Follow) -> bool {
         let hash = hash_of(at, path, follow);
         let is_same = |entry: &usize| self.is_name(*entry, hash, (at, path), follow);
-        !self.ended && name_set(hash).find(is_same).is_some_and(|entry| !self.is_stale_name(entry))
+        !self.has_ended && name_set(hash).find(is_same).is_some_and(|entry| !self.is_stale_name(entry))
     }
 
     /// Whether a version that an entry depends on is another one by now.
@@ -337,7 +374,7 @@ impl Shelf {
     /// The inode that would give way to a card of `ino`, which has none yet and finds no free place: one of which a
     /// client would find nothing any more, or one that dice choose.
     pub fn gives_way(&mut self, ino: u64) -> Option<u64> {
-        if self.ended || self.places.contains_key(&ino) {
+        if self.has_ended || self.places.contains_key(&ino) {
             return None;
         }
         let mut set = card_set(ino);
@@ -354,7 +391,7 @@ impl Shelf {
     #[must_use]
     pub fn has_room_for(&self, ino: u64) -> bool {
         let is_free = |at: usize| self.cards[card_number(at)] == 0;
-        !self.ended && (self.places.contains_key(&ino) || card_set(ino).any(is_free))
+        !self.has_ended && (self.places.contains_key(&ino) || card_set(ino).any(is_free))
     }
 
     /// The card of an inode, whatever was on it before; its bytes stay if `bytes` is none. False when there is no free
@@ -366,7 +403,7 @@ impl Shelf {
         more: &mut impl ShelfPages,
     ) -> bool {
         let ino = facts.stat.ino;
-        if self.ended {
+        if self.has_ended {
             return false;
         }
         let Some(at) = self.places.get(&ino).map(|place| place.at).or_else(|| self.take_place(ino)) else {
@@ -471,9 +508,12 @@ impl Shelf {
 
     fn take_leaf(&mut self, more: &mut impl ShelfPages) -> Option<u32> {
         let leaf = self.pool.take(more);
-        if let Some(leaves) = self.pool.not_present() {
+        if let Some(leaves) = self.pool.not_present(self.has_huge_leaves) {
             let (start, bytes) = (leaf::start_of(leaves.start), leaves.len() * PAGE);
-            if bytes < HUGE_BYTES || !self.memory.gather(start) {
+            if bytes == HUGE_BYTES {
+                self.has_huge_leaves = self.memory.gather(start);
+            }
+            if bytes < HUGE_BYTES || !self.has_huge_leaves {
                 self.memory.populate(start, bytes);
             }
         }
@@ -502,13 +542,13 @@ impl Shelf {
         crate::opens::barrier();
     }
 
-    /// Nobody is to read it any more: nothing is put here from now on, and its memory goes back to the host, whoever
-    /// has it mapped still.
-    pub fn end(&mut self) {
-        self.ended = true;
+    /// Nobody is to read it any more: nothing is put here from now on. What is left is to be released, whoever has it
+    /// mapped still.
+    #[must_use]
+    pub fn end(&mut self) -> LeftMemory {
+        self.has_ended = true;
         self.places.clear();
-        // What the host does not take now it has when nobody maps it any more.
-        let _ = self.memory.release(0, self.memory.len());
+        LeftMemory(Arc::clone(&self.memory))
     }
 
     /// Cards, and bytes of files on them.

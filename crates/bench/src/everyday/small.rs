@@ -10,7 +10,7 @@ use nvmed_lab::samples::Samples;
 
 /// The rows' names begin with this; what follows is the job's.
 pub const NAME: &str = "everyday.small";
-/// What part of the tree's bytes the cache has, and so have windows and shelves together.
+/// What part of the tree's bytes the cache has, and so have windows; shelves have half as much.
 const PART: u64 = 4;
 /// The settings take whole MiB.
 const UNIT: u64 = 1 << 20;
@@ -49,7 +49,7 @@ pub fn measure(wanted: &str) -> Result<Vec<Row>, String> {
     let row = |(job, figures): (&&Job, &Vec<Samples>)| {
         let conditions = format!(
             "`{}` in one session each, after a pass; ours with cache_size and lease_size of {} MiB each, a quarter of \
-             D/tree, the rivals with the machine's memory; D/tree is {}",
+             D/tree, and shelves of half as much, the rivals with the machine's memory; D/tree is {}",
             job.line,
             bytes / UNIT,
             ground.told()

@@ -106,6 +106,13 @@ pub struct Session {
     pub spared_bytes: u64,
 }
 
+impl Session {
+    /// Bytes that it read by calls and without. What a process says of itself may be anything.
+    fn all_bytes_read(&self) -> u64 {
+        self.bytes_read.wrapping_add(self.spared_bytes)
+    }
+}
+
 impl Snapshot {
     /// Whether they are a server's, and not those that a run keeps itself.
     pub fn has_server(&self) -> bool {
@@ -316,7 +323,7 @@ fn clients(past: &Snapshot, now: &Snapshot, rate: &dyn Fn(u64, u64) -> f64) -> V
             session: one.clone(),
             calls: rate(one.calls, past.calls),
             errors: rate(one.errors, past.errors),
-            bytes_read: rate(one.bytes_read + one.spared_bytes, past.bytes_read + past.spared_bytes),
+            bytes_read: rate(one.all_bytes_read(), past.all_bytes_read()),
             bytes_written: rate(one.bytes_written, past.bytes_written),
             spared: rate(one.spared, past.spared),
         }

@@ -53,7 +53,7 @@ impl Server {
     }
 
     pub fn put_name(&mut self, ino: Option<u64>, version: Version) {
-        self.shelf.put_name((AT, NAME), Follow::Yes, ino, &[version.get()]);
+        let _ = self.shelf.put_name((AT, NAME), Follow::Yes, ino, &[version.get()]);
     }
 }
 

@@ -267,6 +267,22 @@ fn await_byte(end: RawFd) -> Result<(), String> {
     if unsafe { libc::read(end, (&raw mut byte).cast(), 1) } < 0 { Err(failed("read")) } else { Ok(()) }
 }
 
+/// Waits for one byte of each of so many processes that alone have the other end.
+fn await_all(end: RawFd, count: usize) -> Result<(), String> {
+    let mut bytes = vec![0u8; count];
+    let mut come = 0;
+    while come < count {
+        // SAFETY: bytes that are ours.
+        let read = unsafe { libc::read(end, bytes.as_mut_ptr().cast(), count - come) };
+        match usize::try_from(read) {
+            Ok(0) => return Err("a reader has ended before it began".to_owned()),
+            Ok(read) => come += read,
+            Err(_) => return Err(failed("read")),
+        }
+    }
+    Ok(())
+}
+
 /// Files that so many processes together read of one tree below `root` in a second, each all of it again and again
 /// (stat, open, fstat, read whole, close): a line `PROCESSES FILES` a slice, for each number in `counts`.
 pub(crate) fn readers(root: &str, slices: &str, slice_ms: &str, counts: &[&str]) -> Result<(), String> {
@@ -289,14 +305,15 @@ fn read_together(tree: &mut Tree, count: usize, slice: Duration) -> Result<u64, 
         })
     };
     let children = (0..count).map(|_| child()).collect::<Result<Vec<_>, _>>()?;
-    children.iter().try_for_each(|_| await_byte(ready[0]))?;
+    close(ready[1])?;
+    await_all(ready[0], children.len())?;
     // One that begins later ends with the others: they share the processors all the while.
     let end = base.elapsed() + slice;
     shared.over.store(end.as_micros() as u64, Ordering::Release);
     // All of them see the end of this pipe at once.
     close(begin[1])?;
     children.into_iter().try_for_each(await_end)?;
-    [ready[0], ready[1], begin[0]].into_iter().try_for_each(close)?;
+    [ready[0], begin[0]].into_iter().try_for_each(close)?;
     Ok((shared.reads.load(Ordering::Relaxed) as f64 / slice.as_secs_f64()) as u64)
 }
 
