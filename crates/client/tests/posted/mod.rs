@@ -7,6 +7,7 @@ use nvmed_fs::{Follow, FsError, OpenFlags, RenameFlags, Time, Whence};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const WRITE: OpenFlags = OpenFlags::WRITE.with(OpenFlags::CREATE);
 const APPEND: OpenFlags = WRITE.with(OpenFlags::APPEND);
@@ -176,6 +177,52 @@ fn a_file_that_is_read_too_is_posted_to_while_it_is_only_written() {
     (0..200).for_each(|_| assert_eq!(db.pwrite(&[5; 10], 0).unwrap(), 10));
     assert_eq!(calls(&other, ["write_posted"])[0], before);
     drop(mapped);
+}
+
+/// Whoever else opens the file, and ends what was granted: a process reads what it wrote, and finds the file as long.
+#[test]
+fn a_process_reads_its_own_writes_while_others_end_its_grants() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    settle(&session);
+    let pages = 40_u64;
+    create(session.files(), "db").pwrite(&vec![1; pages as usize * 4096], 0).unwrap();
+    let db = open(session.files(), "db", OpenFlags::READ_WRITE);
+    let posted = || calls(&other, ["write_posted"])[0];
+    let before = posted();
+    // How many writes were made: the other one opens the file after some more each time.
+    let made = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let opener = scope.spawn(|| {
+            let mut dice = Dice::of(&[31]);
+            let mut next = 0;
+            while next < u64::MAX {
+                next += 1 + dice.roll(200);
+                while made.load(Ordering::Relaxed) < next {
+                    std::thread::yield_now();
+                }
+                next = next.max(made.load(Ordering::Relaxed));
+                drop(open(other.files(), "db", OpenFlags::READ));
+            }
+        });
+        let mut end = pages * 4096;
+        for round in 0..300_u64 {
+            let byte = (round % 251) as u8;
+            for _ in 0..80 + round % 20 {
+                db.pwrite(&[byte; 20_000], round % 30 * 4096).unwrap();
+                made.fetch_add(1, Ordering::Relaxed);
+            }
+            let mut read = [0; 100];
+            db.pread(&mut read, round % 30 * 4096 + 19_900).unwrap();
+            assert_eq!(read, [byte; 100], "round {round}");
+            db.pwrite(&[byte], end).unwrap();
+            end += 1;
+            assert_eq!(db.seek(0, Whence::End).unwrap(), end, "round {round}");
+        }
+        made.store(u64::MAX, Ordering::Relaxed);
+        opener.join().unwrap();
+    });
+    assert!(posted() > before, "nothing was posted");
 }
 
 #[test]
