@@ -190,10 +190,17 @@ fn a_process_reads_its_own_writes_while_others_end_its_grants() {
     let db = open(session.files(), "db", OpenFlags::READ_WRITE);
     let posted = || calls(&other, ["write_posted"])[0];
     let before = posted();
-    // How many writes were made: the other one opens the file after some more each time.
+    // How many writes were made: the other one opens the file after some more each time. All, also when one fails.
     let made = AtomicU64::new(0);
+    struct AllMade<'a>(&'a AtomicU64);
+    impl Drop for AllMade<'_> {
+        fn drop(&mut self) {
+            self.0.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
     std::thread::scope(|scope| {
-        let opener = scope.spawn(|| {
+        let _all_made = AllMade(&made);
+        scope.spawn(|| {
             let mut dice = Dice::of(&[31]);
             let mut next = 0;
             while next < u64::MAX {
@@ -219,8 +226,6 @@ fn a_process_reads_its_own_writes_while_others_end_its_grants() {
             end += 1;
             assert_eq!(db.seek(0, Whence::End).unwrap(), end, "round {round}");
         }
-        made.store(u64::MAX, Ordering::Relaxed);
-        opener.join().unwrap();
     });
     assert!(posted() > before, "nothing was posted");
 }
