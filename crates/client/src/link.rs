@@ -8,7 +8,6 @@ use crate::shelf::Shelf;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::FsError;
 use nvmed_fs::posted::{LOG_BYTES, Poster};
-use nvmed_mutant::Point;
 use nvmed_sys::{ForkGuard, ForkLock, Mapping, Pages, QuietFd};
 use nvmed_wire::{
     Answer, BoardView, Call, ClientLane, Control, ControlAnswer, Handle, LaneError, SECRET_BYTES, Socket,
@@ -126,9 +125,7 @@ impl Link {
     /// # Errors
     /// As there.
     pub fn adopt(heir: QuietFd, calls: bool) -> Result<(Self, Welcome, OwnedFd), ClientError> {
-        let adopted = Self::begin(heir.into(), &Control::Adopt { version: VERSION }, calls)?;
-        Point::HeirAdopted.reached();
-        Ok(adopted)
+        Self::begin(heir.into(), &Control::Adopt { version: VERSION }, calls)
     }
 
     /// The link of a child for which there is no session.

@@ -75,6 +75,7 @@ impl Session {
     /// The descriptor is no heir's, or another process has adopted the heir already.
     pub fn adopt(heir: QuietFd) -> Result<(Self, Welcome), ClientError> {
         let (session, mut welcome) = Self::begin(Link::adopt(heir, true)?)?;
+        Point::HeirAdopted.reached();
         session.hear_the_rest(&mut welcome).map_err(|error| ClientError::Host(error.errno()))?;
         Ok((session, welcome))
     }
@@ -169,10 +170,9 @@ impl Session {
             Ok((link, _, _)) => (link, Ok(())),
             Err(error) => (Link::nobody(), Err(error)),
         };
-        match parents.next.set(Box::new(link)) {
-            Ok(()) => result,
-            Err(_) => Err(ClientError::Protocol),
-        }
+        let is_set = parents.next.set(Box::new(link)).is_ok();
+        Point::HeirAdopted.reached();
+        if is_set { result } else { Err(ClientError::Protocol) }
     }
 
     /// The process has changed its ids: the server learns them.
