@@ -50,8 +50,8 @@ pub(crate) struct Eviction {
     evictions: u64,
     /// Frames found dirty whose object was gone.
     lost: u64,
-    /// The first frame of a huge page, which was taken.
-    begun: Option<u32>,
+    /// Where a huge page begins whose first frame was taken, and where the next one does.
+    begun: Option<(usize, Option<usize>)>,
 }
 
 impl Eviction {
@@ -81,8 +81,7 @@ impl Eviction {
 
     /// Where a huge page begins whose first frame was taken since the last call, and where the next one does.
     pub(crate) fn take_begun(&mut self) -> Option<(usize, Option<usize>)> {
-        let frame = self.begun.take()?;
-        Some((self.layout.huge_page(frame)?, self.layout.next_huge_page(frame)))
+        self.begun.take()
     }
 
     /// A frame for a page that its caller has claimed.
@@ -134,7 +133,7 @@ impl Eviction {
                 state: FrameState::Free,
             });
             self.layout.set_high_water(&self.memory, next + 1);
-            self.begun = self.layout.huge_page(next).is_some().then_some(next);
+            self.begun = self.layout.huge_page(next).map(|at| (at, self.layout.next_huge_page(next)));
             return Ok(next);
         }
         self.evict()

@@ -374,24 +374,23 @@ impl Shelf {
     /// The inode that would give way to a card of `ino`, which has none yet and finds no free place: one of which a
     /// client would find nothing any more, or one that dice choose.
     pub fn gives_way(&mut self, ino: u64) -> Option<u64> {
-        if self.has_ended || self.places.contains_key(&ino) {
-            return None;
-        }
-        let mut set = card_set(ino);
-        let there = |at: usize| self.cards[card_number(at)];
-        if set.clone().any(|at| there(at) == 0) {
+        if self.has_ended || self.has_room_for(ino) {
             return None;
         }
         let chance = self.dice.index(WAYS);
-        let stale = set.clone().find(|at| self.is_stale(at + card::VERSION));
-        stale.or_else(|| set.nth(chance)).map(there)
+        let stale = card_set(ino).find(|at| self.is_stale(at + card::VERSION));
+        let place = stale.or_else(|| card_set(ino).nth(chance))?;
+        Some(self.cards[card_number(place)])
     }
 
     /// Whether a card of `ino` would have a place.
     #[must_use]
     pub fn has_room_for(&self, ino: u64) -> bool {
-        let is_free = |at: usize| self.cards[card_number(at)] == 0;
-        !self.has_ended && (self.places.contains_key(&ino) || card_set(ino).any(is_free))
+        !self.has_ended && (self.places.contains_key(&ino) || self.free_place(ino).is_some())
+    }
+
+    fn free_place(&self, ino: u64) -> Option<usize> {
+        card_set(ino).find(|at| self.cards[card_number(*at)] == 0)
     }
 
     /// The card of an inode, whatever was on it before; its bytes stay if `bytes` is none. False when there is no free
@@ -445,7 +444,7 @@ impl Shelf {
     }
 
     fn take_place(&mut self, ino: u64) -> Option<usize> {
-        let at = card_set(ino).find(|at| self.cards[card_number(*at)] == 0)?;
+        let at = self.free_place(ino)?;
         self.cards[card_number(at)] = ino;
         // What was here before is blank, and its bytes are gone.
         self.places.insert(ino, Place { at, leaves: Leaves::default() });
