@@ -29,7 +29,7 @@ struct value {
 
 // Names what the value number `k` of a domain is, and makes it in the slot's memory; false past the last.
 typedef int domain(struct slot *slot, int k, struct value *value);
-domain PATH, PATH2, FD, DIRFD, NEWFD, OFLAGS, ATFLAGS, FLAGS, ACCMODE, MODE, FILEMODE, DEV, SIZE, COUNT, BUF, DATA,
+domain PATH, PATH2, FD, LOCKFD, DIRFD, NEWFD, OFLAGS, ATFLAGS, FLAGS, ACCMODE, MODE, FILEMODE, DEV, SIZE, COUNT, BUF, DATA,
     DENTS, BUFSIZE, OFF, LEN,
     OFFP, WHENCE, IOV, IOVCNT, STAT, STATX, STATFS, STATVFS, STATXMASK, TIMESPECS, TIMEVALS, UTIMBUF, UID, NAMECONF,
         XATTR, XSIZE,

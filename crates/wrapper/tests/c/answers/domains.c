@@ -120,8 +120,13 @@ int FD(struct slot *s, int k, struct value *v) {
             {"host", FD_HOST},
         {"hostopath", FD_HOSTPATH}, {"memory", FD_MEMORY}, {"opathlink", FD_LINK}, {"hostdir", FD_HOSTDIR},
             {"opathfifo", FD_PATHFIFO},
-        {"gonedir", FD_GONEDIR}, {"epoll", FD_EPOLL}, {"wide", (1L << 32) + FD_RW}};
+        {"gonedir", FD_GONEDIR}, {"wide", (1L << 32) + FD_RW}, {"epoll", FD_EPOLL}};
     return LISTED(list);
+}
+
+// A descriptor to lock: not an epoll's, since those of a whole machine are one inode, of which others hold locks.
+int LOCKFD(struct slot *s, int k, struct value *v) {
+    return FD(s, k, v) && v->value != FD_EPOLL;
 }
 
 int DIRFD(struct slot *s, int k, struct value *v) {

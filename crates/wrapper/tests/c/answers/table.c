@@ -172,9 +172,9 @@ const struct row rows[] = {
     SYM(prlimit, 'i', PID, RESOURCE, NOPOINTER, RLIMIT),
     // Control.
     UNSEEN(fcntl, 'i', FD, FCNTLINT, INTARG),
-    {"fcntl:lock", 'i', 1, -2, {FD, FCNTLLOCK, FLOCK}, 0},
-    UNSEEN(flock, 'i', FD, LOCKOP),
-    UNSEEN(lockf, 'i', FD, LOCKFCMD, OFF),
+    {"fcntl:lock", 'i', 1, -2, {LOCKFD, FCNTLLOCK, FLOCK}, 0},
+    UNSEEN(flock, 'i', LOCKFD, LOCKOP),
+    UNSEEN(lockf, 'i', LOCKFD, LOCKFCMD, OFF),
     SYM(ioctl, 'i', FD, IOCTLS, INTP),
     SYM(isatty, 'i', FD),
     SYM(tcgetattr, 'i', FD, BUF),
