@@ -1,7 +1,9 @@
 //! A drive: commands arrive and complete.
 
 use crate::command::{Command, Completion, Ticket};
+use crate::drive::Drive;
 use crate::fixed::Fixed;
+use crate::layer::Counts;
 use crate::profile::{Medium, Profile, ProfileError};
 
 /// A drive's time. Its owner says what arrives when, and asks what has completed.
@@ -17,6 +19,7 @@ pub struct Flash {
 #[derive(Debug)]
 enum Machine {
     Fixed(Fixed),
+    Array(Box<Drive>),
 }
 
 impl Flash {
@@ -29,7 +32,7 @@ impl Flash {
         let commands = profile.commands as usize;
         let machine = match &profile.medium {
             Medium::Fixed(fixed) => Machine::Fixed(Fixed::new(*fixed, commands)),
-            Medium::Array(_) => unimplemented!(),
+            Medium::Array(array) => Machine::Array(Box::new(Drive::new(array, commands)?)),
         };
         Ok(Self { machine, free: (0..profile.commands).rev().collect(), now: 0 })
     }
@@ -56,9 +59,15 @@ impl Flash {
     #[inline]
     pub fn arrive(&mut self, time: u64, command: &Command) -> Ticket {
         let ticket = Ticket(self.free.pop().expect("the owner has asked whether the drive takes a command"));
-        self.now = self.now.max(time);
         match &mut self.machine {
-            Machine::Fixed(fixed) => fixed.arrive(self.now, ticket, command),
+            Machine::Fixed(fixed) => {
+                self.now = self.now.max(time);
+                fixed.arrive(self.now, ticket, command);
+            }
+            Machine::Array(drive) => {
+                drive.run(&mut self.now, time, true);
+                drive.arrive(self.now, ticket, command);
+            }
         }
         ticket
     }
@@ -69,6 +78,7 @@ impl Flash {
     pub fn next_due(&self) -> u64 {
         match &self.machine {
             Machine::Fixed(fixed) => fixed.next_due(),
+            Machine::Array(drive) => drive.next_due(self.now),
         }
     }
 
@@ -77,16 +87,26 @@ impl Flash {
     #[inline]
     pub fn advance(&mut self, until: u64) -> Option<Completion> {
         let completion = match &mut self.machine {
-            Machine::Fixed(fixed) if fixed.next_due() <= until => fixed.leave(),
-            Machine::Fixed(_) => None,
-        };
-        match completion {
-            Some(completion) => {
-                self.now = self.now.max(completion.time);
-                self.free.push(completion.ticket.0);
+            Machine::Fixed(fixed) => {
+                let due = fixed.next_due();
+                self.now = self.now.max(until.min(due));
+                if due <= until { fixed.leave() } else { None }
             }
-            None => self.now = self.now.max(until.min(self.next_due())),
-        }
+            Machine::Array(drive) => {
+                drive.run(&mut self.now, until, false);
+                drive.leave()
+            }
+        };
+        self.free.extend(completion.map(|completion| completion.ticket.0));
         completion
+    }
+
+    /// What the translation layer has done since the drive was made.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        match &self.machine {
+            Machine::Fixed(_) => Counts::default(),
+            Machine::Array(drive) => drive.counts(),
+        }
     }
 }

@@ -6,15 +6,30 @@
 //! alone, and nothing is promised before it is due.
 #![forbid(unsafe_code)]
 
+mod array;
+mod bits;
+mod blocks;
+mod buffer;
 mod calendar;
+mod collect;
 mod command;
+mod drive;
+mod fair;
+mod fifo;
 mod fixed;
 mod flash;
+mod geometry;
+mod layer;
 mod line;
+mod link;
 mod profile;
+mod program;
 mod rate;
 
 pub use command::{Command, Completion, Kind, Ticket};
 pub use flash::Flash;
-pub use profile::{FixedProfile, Medium, Profile, ProfileError};
+pub use layer::Counts;
+pub use profile::{
+    ArrayProfile, BlockKind, FixedProfile, Medium, Profile, ProfileError, TranslationProfile, UNIT_BYTES, Victim, Wear,
+};
 pub use rate::Rate;

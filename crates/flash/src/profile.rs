@@ -79,8 +79,6 @@ pub struct ArrayProfile {
     pub warm_up_ns: u64,
     /// How often in a row what waits may be overtaken.
     pub overtakes: u32,
-    /// What a read or program that interrupts a program or an erase adds to it; absent, there is no suspend.
-    pub suspend_ns: Option<u64>,
     /// Kinds of blocks in each plane, by rising page size.
     pub blocks: Vec<BlockKind>,
     /// The translation layer; absent, pages are overwritten in place.
@@ -117,7 +115,7 @@ pub struct TranslationProfile {
     pub map_cache_bytes: u64,
     /// Whose valid units are moved.
     pub victim: Victim,
-    /// A plane with so many free blocks, or fewer, is collected; at least 2.
+    /// A plane with so many free blocks, or fewer, is collected; at least 3.
     pub gc_blocks: u32,
     /// An idle drive collects until so many are free in each plane; 0 is not at all.
     pub gc_idle_blocks: u32,
@@ -276,7 +274,6 @@ impl ArrayProfile {
         for ns in [self.multi_plane_ns, self.command_ns, self.warm_up_ns, self.low_power_ns] {
             duration("a time", ns)?;
         }
-        duration("suspend", self.suspend_ns.unwrap_or(0))?;
         range("kinds of blocks", self.blocks.len() as u64, 1, KINDS_MAX as u64)?;
         self.blocks.iter().try_for_each(BlockKind::check)?;
         match &self.translation {
@@ -288,7 +285,7 @@ impl ArrayProfile {
 
 impl TranslationProfile {
     fn check(&self, array: &ArrayProfile) -> Result<(), ProfileError> {
-        range("gc_blocks", self.gc_blocks.into(), 2, 1 << 20)?;
+        range("gc_blocks", self.gc_blocks.into(), 3, 1 << 20)?;
         range("bad_ppm", self.bad_ppm.into(), 0, 200_000)?;
         duration("idle", self.idle_ns)?;
         if self.buffer_bytes != 0 {
@@ -337,4 +334,43 @@ fn range(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), P
 
 fn multiple(field: &'static str, value: u64, of: u64) -> Result<(), ProfileError> {
     if value.is_multiple_of(of) { Ok(()) } else { Err(ProfileError::Multiple { field, value, of }) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Two channels of two dies of two planes; kinds of blocks by (blocks in a plane, units of a page, pages).
+    pub(crate) fn small(kinds: &[(u32, u64, u32)]) -> ArrayProfile {
+        let kind = |&(per_plane, page_units, pages): &(u32, u64, u32)| BlockKind {
+            per_plane,
+            page_bytes: page_units * UNIT_BYTES,
+            pages,
+            pages_per_program: 1,
+            read_ns: vec![40_000],
+            program_ns: vec![800_000],
+            erase_ns: 3_000_000,
+            endurance: 0,
+        };
+        ArrayProfile {
+            capacity_bytes: 64 * UNIT_BYTES,
+            channels: 2,
+            chips: 1,
+            dies: 2,
+            planes: 2,
+            registers: 1,
+            multi_plane_ns: 0,
+            bus_out: Rate { bytes: 4096, ns: 10_000 },
+            bus_in: Rate { bytes: 4096, ns: 10_000 },
+            sector_bytes: 512,
+            link_out: Rate::UNLIMITED,
+            link_in: Rate::UNLIMITED,
+            command_ns: 0,
+            low_power_ns: 0,
+            warm_up_ns: 0,
+            overtakes: 16,
+            blocks: kinds.iter().map(kind).collect(),
+            translation: None,
+        }
+    }
 }

@@ -1,0 +1,393 @@
+//! Dies behind buses: page operations, from their admission to a plane until they are done.
+//!
+//! What a resource does next is chosen once all that happens at a time has happened ([`Array::start`]), so that the
+//! order of things at one time decides nothing.
+
+use crate::bits::Bits;
+use crate::calendar::{Calendar, NEVER};
+use crate::fair::Fair;
+use crate::fifo::{Fifo, Linked};
+use crate::profile::{ArrayProfile, DIE_PLANES_MAX};
+
+/// What a page operation does, by rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Read,
+    Program,
+    Erase,
+}
+
+/// Whose an operation is, by rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Host,
+    Layer,
+}
+
+const CLASSES: usize = 2;
+
+/// Who is told that an operation is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// A piece of a command's data.
+    Piece(u32),
+    /// The rest of a unit in a slot of the buffer.
+    Fill(u32),
+    /// A program of the translation layer.
+    Row(u32),
+    /// A page that is moved, by its first unit.
+    Copy(u32),
+    /// An erase of a block.
+    Erase(u32),
+    /// A page of the map, for commands that wait for it.
+    Map(u32),
+}
+
+/// A page operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Op {
+    pub act: Act,
+    pub class: Class,
+    pub plane: u32,
+    pub owner: Owner,
+    /// Bytes over the bus.
+    pub bytes: u32,
+    /// Nanoseconds in the array.
+    pub array_ns: u64,
+    /// The block, where that matters.
+    pub block: u32,
+    /// When it joined its queue, among all that ever joined one.
+    order: u64,
+    next: u32,
+}
+
+impl Op {
+    pub fn new(act: Act, class: Class, plane: u32, owner: Owner, (bytes, array_ns): (u64, u64)) -> Self {
+        Self { act, class, plane, owner, bytes: bytes as u32, array_ns, block: 0, order: 0, next: 0 }
+    }
+
+    pub fn of_block(self, block: u32) -> Self {
+        Self { block, ..self }
+    }
+}
+
+impl Linked for Op {
+    fn next(&mut self) -> &mut u32 {
+        &mut self.next
+    }
+}
+
+/// A plane: registers, and what waits for one or has one.
+#[derive(Clone, Debug, Default)]
+struct Plane {
+    /// What waits for a register: reads by class, then programs by class.
+    waiting: [Fifo; 2 * CLASSES],
+    reads: Fifo,
+    programs: Fifo,
+    erases: Fifo,
+    /// Registers that nothing has.
+    free: u32,
+    /// Registers that are on their way to the controller.
+    leaving: u32,
+    /// Registers that are filled, or are to be.
+    filling: u32,
+    fair: Fair,
+}
+
+impl Plane {
+    /// Reads wait for a register that is on its way out: the die had better wait for them.
+    fn reads_soon(&self) -> bool {
+        self.reads.is_empty()
+            && self.leaving > 0
+            && self.free == 0
+            && self.waiting[..CLASSES].iter().any(|queue| !queue.is_empty())
+    }
+
+    /// A program is on its way in.
+    fn programs_soon(&self) -> bool {
+        self.programs.is_empty() && self.filling > 0
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Die {
+    /// The operations under way, one a plane at most.
+    running: [u32; DIE_PLANES_MAX],
+    count: usize,
+    fair: Fair,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Channel {
+    queues: [Fifo; CLASSES],
+    /// The operation whose bytes pass.
+    passing: Option<u32>,
+    fair: Fair,
+}
+
+/// All dies of a drive.
+#[derive(Clone, Debug)]
+pub(crate) struct Array {
+    profile: ArrayProfile,
+    ops: Vec<Op>,
+    free: Vec<u32>,
+    planes: Box<[Plane]>,
+    dies: Box<[Die]>,
+    channels: Box<[Channel]>,
+    /// Planes, channels and dies that may have something to begin.
+    changed_planes: Bits,
+    changed_channels: Bits,
+    changed_dies: Bits,
+    changed: bool,
+    joined: u64,
+    /// Number of the first channel in the calendar; dies follow.
+    base: usize,
+}
+
+impl Array {
+    /// Idle dies; their channels and then they themselves are resources of the calendar from `base` on.
+    pub fn new(profile: &ArrayProfile, base: usize) -> Self {
+        let (planes, dies) = (profile.planes_total() as usize, profile.dies_total() as usize);
+        let channels = profile.channels as usize;
+        let plane = Plane { free: profile.registers, ..Plane::default() };
+        Self {
+            profile: profile.clone(),
+            ops: Vec::new(),
+            free: Vec::new(),
+            planes: vec![plane; planes].into(),
+            dies: vec![Die::default(); dies].into(),
+            channels: vec![Channel::default(); channels].into(),
+            changed_planes: Bits::new(planes),
+            changed_channels: Bits::new(channels),
+            changed_dies: Bits::new(dies),
+            changed: false,
+            joined: 0,
+            base,
+        }
+    }
+
+    /// Resources of the calendar that an array needs.
+    pub fn resources(profile: &ArrayProfile) -> usize {
+        (profile.channels + profile.dies_total()) as usize
+    }
+
+    /// Which resource a number from `base` on is: a channel, or else a die.
+    #[inline]
+    pub fn resource(&self, number: usize) -> Result<usize, usize> {
+        let number = number - self.base;
+        if number < self.channels.len() { Ok(number) } else { Err(number - self.channels.len()) }
+    }
+
+    /// Planes are numbered so that their neighbours are on other channels, then chips, then dies.
+    #[inline]
+    fn die_of(&self, plane: u32) -> usize {
+        plane as usize % self.dies.len()
+    }
+
+    #[inline]
+    fn channel_of(&self, plane: u32) -> usize {
+        plane as usize % self.channels.len()
+    }
+
+    #[inline]
+    fn join(&mut self, op: u32) {
+        self.joined += 1;
+        self.ops[op as usize].order = self.joined;
+    }
+
+    /// Takes an operation, which begins when it can.
+    #[inline]
+    pub fn submit(&mut self, op: Op) {
+        let entry = match self.free.pop() {
+            Some(entry) => {
+                self.ops[entry as usize] = op;
+                entry
+            }
+            None => {
+                self.ops.push(op);
+                self.ops.len() as u32 - 1
+            }
+        };
+        self.join(entry);
+        let plane = &mut self.planes[op.plane as usize];
+        if op.act == Act::Erase {
+            plane.erases.push(&mut self.ops, entry);
+            self.change_die(op.plane);
+        } else {
+            let rank = op.act as usize * CLASSES + op.class as usize;
+            plane.waiting[rank].push(&mut self.ops, entry);
+            self.change_plane(op.plane);
+        }
+    }
+
+    #[inline]
+    fn change_plane(&mut self, plane: u32) {
+        self.changed = true;
+        self.changed_planes.set(plane as usize);
+    }
+
+    #[inline]
+    fn change_die(&mut self, plane: u32) {
+        self.changed = true;
+        self.changed_dies.set(self.die_of(plane));
+    }
+
+    /// Whether something may begin.
+    #[inline]
+    pub fn has_changed(&self) -> bool {
+        self.changed
+    }
+
+    /// Begins what can begin at `now`.
+    pub fn start(&mut self, now: u64, calendar: &mut Calendar) {
+        self.changed = false;
+        while let Some(plane) = self.changed_planes.take() {
+            self.admit(plane);
+        }
+        while let Some(channel) = self.changed_channels.take() {
+            self.start_channel(channel, now, calendar);
+        }
+        while let Some(die) = self.changed_dies.take() {
+            self.start_die(die, now, calendar);
+        }
+    }
+
+    /// Gives a plane's free registers to what waits for them.
+    fn admit(&mut self, number: usize) {
+        let (die, channel) = (self.die_of(number as u32), self.channel_of(number as u32));
+        while self.planes[number].free > 0 {
+            let plane = &mut self.planes[number];
+            let orders = plane.waiting.map(|queue| since(queue, &self.ops));
+            let Some(rank) = plane.fair.choice(&orders, self.profile.overtakes) else { return };
+            plane.fair.took(rank, &orders);
+            let Some(op) = plane.waiting[rank].pop(&mut self.ops) else { return };
+            plane.free -= 1;
+            self.join(op);
+            let plane = &mut self.planes[number];
+            if rank < CLASSES {
+                plane.reads.push(&mut self.ops, op);
+                self.changed_dies.set(die);
+            } else {
+                plane.filling += 1;
+                self.channels[channel].queues[rank - CLASSES].push(&mut self.ops, op);
+                self.changed_channels.set(channel);
+            }
+        }
+    }
+
+    fn start_channel(&mut self, number: usize, now: u64, calendar: &mut Calendar) {
+        let channel = &mut self.channels[number];
+        if channel.passing.is_some() {
+            return;
+        }
+        let orders = channel.queues.map(|queue| since(queue, &self.ops));
+        let Some(rank) = channel.fair.choice(&orders, self.profile.overtakes) else { return };
+        channel.fair.took(rank, &orders);
+        channel.passing = channel.queues[rank].pop(&mut self.ops);
+        let Some(op) = channel.passing.map(|op| &self.ops[op as usize]) else { return };
+        let rate = if op.act == Act::Read { self.profile.bus_out } else { self.profile.bus_in };
+        calendar.set(self.base + number, now + rate.time_of(op.bytes.into()));
+    }
+
+    fn start_die(&mut self, number: usize, now: u64, calendar: &mut Calendar) {
+        if self.dies[number].count > 0 {
+            return;
+        }
+        let planes = (number..self.planes.len()).step_by(self.dies.len());
+        let mut orders = [NEVER; 3];
+        let mut soon = [false; 3];
+        for plane in planes.clone().map(|plane| &self.planes[plane]) {
+            for (order, queue) in orders.iter_mut().zip([plane.reads, plane.programs, plane.erases]) {
+                *order = since(queue, &self.ops).min(*order);
+            }
+            soon[Act::Read as usize] |= plane.reads_soon();
+            soon[Act::Program as usize] |= plane.programs_soon();
+        }
+        let die = &mut self.dies[number];
+        let Some(act) = die.fair.choice(&orders, self.profile.overtakes) else { return };
+        if soon[act] {
+            // Its transfer is under way, and the die is looked at again when it ends.
+            return;
+        }
+        die.fair.took(act, &orders);
+        let mut longest = 0;
+        for plane in planes {
+            let plane = &mut self.planes[plane];
+            let queue = [&mut plane.reads, &mut plane.programs, &mut plane.erases];
+            let Some(op) = queue.into_iter().nth(act).and_then(|queue| queue.pop(&mut self.ops)) else { continue };
+            die.running[die.count] = op;
+            die.count += 1;
+            longest = longest.max(self.ops[op as usize].array_ns);
+        }
+        let others = (die.count as u64).saturating_sub(1) * self.profile.multi_plane_ns;
+        calendar.set(self.base + self.channels.len() + number, now + longest + others);
+    }
+
+    /// A channel's transfer has ended: a read is done, a program can be started.
+    #[inline]
+    pub fn passed(&mut self, number: usize, calendar: &mut Calendar) -> Option<Op> {
+        calendar.set(self.base + number, NEVER);
+        self.changed = true;
+        self.changed_channels.set(number);
+        let entry = self.channels[number].passing.take()?;
+        let op = self.ops[entry as usize];
+        self.change_die(op.plane);
+        if op.act == Act::Read {
+            let plane = &mut self.planes[op.plane as usize];
+            plane.leaving -= 1;
+            plane.free += 1;
+            self.change_plane(op.plane);
+            self.free.push(entry);
+            return Some(op);
+        }
+        self.join(entry);
+        let plane = &mut self.planes[op.plane as usize];
+        plane.filling -= 1;
+        plane.programs.push(&mut self.ops, entry);
+        None
+    }
+
+    /// A die has ended what it did: reads go to the bus, programs and erases are done. Answers these.
+    #[inline]
+    pub fn ended(&mut self, number: usize, calendar: &mut Calendar) -> Done {
+        calendar.set(self.base + self.channels.len() + number, NEVER);
+        self.changed = true;
+        self.changed_dies.set(number);
+        let mut done = Done { ops: [None; DIE_PLANES_MAX] };
+        let die = &mut self.dies[number];
+        let count = std::mem::take(&mut die.count);
+        let running = die.running;
+        for (at, &entry) in running[..count].iter().enumerate() {
+            let op = self.ops[entry as usize];
+            match op.act {
+                Act::Read => {
+                    self.join(entry);
+                    self.planes[op.plane as usize].leaving += 1;
+                    let channel = self.channel_of(op.plane);
+                    self.channels[channel].queues[op.class as usize].push(&mut self.ops, entry);
+                    self.changed_channels.set(channel);
+                }
+                Act::Program | Act::Erase => {
+                    if op.act == Act::Program {
+                        self.planes[op.plane as usize].free += 1;
+                        self.change_plane(op.plane);
+                    }
+                    self.free.push(entry);
+                }
+            }
+            done.ops[at] = Some(op);
+        }
+        done
+    }
+}
+
+/// What a die has ended, in the order of its planes. Reads among them have left the array, and are on their way out.
+pub(crate) struct Done {
+    pub ops: [Option<Op>; DIE_PLANES_MAX],
+}
+
+/// Since when the first of a queue waits.
+#[inline]
+fn since(queue: Fifo, ops: &[Op]) -> u64 {
+    queue.head().map_or(NEVER, |op| ops[op as usize].order)
+}

@@ -1,0 +1,210 @@
+//! Garbage collection: valid units of a block are moved, and the block is erased. Each group collects by itself.
+
+use crate::array::{Act, Array, Class, Op, Owner};
+use crate::blocks::State;
+use crate::fifo::NONE;
+use crate::layer::{HOST_FLOOR, Layer, MOVED};
+use crate::profile::{UNIT_BYTES, Victim, Wear};
+
+impl Layer {
+    /// Whether a group has too few free blocks.
+    #[inline]
+    pub(crate) fn wants(&self, group: usize) -> bool {
+        let free = self.groups[group].free.len() + self.groups[group].erasing as usize;
+        free <= self.profile.gc_blocks as usize || self.quiet && free < self.profile.gc_idle_blocks as usize
+    }
+
+    /// What is moved for a host's write that waits is as urgent as that.
+    fn class(&self, group: usize) -> Class {
+        if self.groups[group].free.len() <= HOST_FLOOR { Class::Host } else { Class::Layer }
+    }
+
+    /// Goes on with the collection of a group.
+    pub(crate) fn collect(&mut self, group: usize, array: &mut Array) {
+        self.erase_drained(group, array);
+        self.program_moved(group, array, false);
+        loop {
+            if self.groups[group].victim.is_none() && !self.choose_victim(group) {
+                break;
+            }
+            if !self.read_victim(group, array) {
+                return;
+            }
+            let drained = self.groups[group].victim.take();
+            self.groups[group].drained.extend(drained);
+            drained.into_iter().for_each(|block| self.blocks[block as usize].state = State::Drained);
+            self.erase_drained(group, array);
+        }
+        if self.wants(group) && self.groups[group].reading == 0 {
+            // No further block fills up what is left of the ones before.
+            self.program_moved(group, array, true);
+        }
+    }
+
+    /// Chooses whose valid units are moved next; whether there is one.
+    fn choose_victim(&mut self, number: usize) -> bool {
+        if !self.wants(number) {
+            let cold = self.coldest(number);
+            cold.into_iter().for_each(|block| self.begin_victim(number, block));
+            return cold.is_some();
+        }
+        let shape = self.geometry.shape_of_group(number);
+        let valid_max = shape.block_units - shape.row_units;
+        let group = &mut self.groups[number];
+        let victim = match self.profile.victim {
+            Victim::Greedy => {
+                group.closed.first().filter(|&block| self.blocks[block as usize].valid <= valid_max)
+            }
+            Victim::CostBenefit => self.most_benefit(number, valid_max),
+        };
+        victim.into_iter().for_each(|block| self.begin_victim(number, block));
+        victim.is_some()
+    }
+
+    fn begin_victim(&mut self, number: usize, block: u32) {
+        let group = &mut self.groups[number];
+        group.closed.remove(&mut self.blocks, block);
+        self.blocks[block as usize].state = State::Victim;
+        (group.victim, group.page) = (Some(block), 0);
+    }
+
+    /// The least worn closed block, if wear is spread and differs too much: what it has is not written again soon, and
+    /// the block is worth more. Looked for after each erase.
+    fn coldest(&mut self, number: usize) -> Option<u32> {
+        let Wear::Full { spread } = self.profile.wear else { return None };
+        if !std::mem::take(&mut self.groups[number].has_erased) {
+            return None;
+        }
+        let erases = |block: &u32| self.blocks[*block as usize].erases;
+        let most = self.geometry.blocks_of(number).map(|block| erases(&block)).max()?;
+        let is_closed = |block: &u32| self.blocks[*block as usize].state == State::Closed;
+        let least = self.geometry.blocks_of(number).filter(is_closed).min_by_key(erases)?;
+        (most - erases(&least) > spread).then_some(least)
+    }
+
+    /// The closed block with the best benefit over cost, (1 − u) ÷ 2u × age, of those with the lowest number.
+    fn most_benefit(&self, group: usize, valid_max: u32) -> Option<u32> {
+        let units = u128::from(self.geometry.shape_of_group(group).block_units);
+        let mut best: Option<(u32, (u128, u128))> = None;
+        for number in self.geometry.blocks_of(group) {
+            let block = &self.blocks[number as usize];
+            if block.state != State::Closed || block.valid > valid_max {
+                continue;
+            }
+            let age = u128::from(self.counts.programs - block.closed_at + 1);
+            let benefit = ((units - u128::from(block.valid)) * age, 2 * u128::from(block.valid));
+            if best.is_none_or(|(_, (over, under))| benefit.0 * under > over * benefit.1) {
+                best = Some((number, benefit));
+            }
+        }
+        best.map(|(block, _)| block)
+    }
+
+    /// Reads the victim's pages that have valid units; whether all were read.
+    fn read_victim(&mut self, number: usize, array: &mut Array) -> bool {
+        let Some(block) = self.groups[number].victim else { return true };
+        let class = self.class(number);
+        let shape = self.geometry.shape_of_group(number);
+        let (pages, page_units) = (shape.kind.pages, shape.page_units);
+        let moving_max = 2 * shape.row_units;
+        let first = self.geometry.first_unit(block);
+        while self.groups[number].page < pages && self.groups[number].moving(page_units) < moving_max {
+            let page = first + self.groups[number].page * page_units;
+            let valid = self.valid_units(page, page_units);
+            self.groups[number].page += 1;
+            if valid > 0 {
+                let place = self.geometry.place(page);
+                let bytes = u64::from(valid) * UNIT_BYTES;
+                self.submit_read(array, class, place, (bytes, Owner::Copy(page)));
+                self.groups[number].reading += 1;
+            }
+        }
+        let group = &self.groups[number];
+        group.page == pages && group.reading == 0
+    }
+
+    fn valid_units(&self, first: u32, count: u32) -> u32 {
+        let owners = &self.owners[first as usize..(first + count) as usize];
+        owners.iter().filter(|&&owner| owner != NONE).count() as u32
+    }
+
+    /// A page of the victim is in memory.
+    pub(crate) fn copied(&mut self, first: u32) {
+        let place = self.geometry.place(first);
+        let group = self.geometry.group(place.plane, place.kind);
+        let page_units = self.geometry.shapes[place.kind].page_units;
+        self.groups[group].reading -= 1;
+        for unit in first..first + page_units {
+            let owner = self.owners[unit as usize];
+            if owner != NONE {
+                self.groups[group].moved.push_back((owner, unit));
+                self.blocks[place.block as usize].readers += 1;
+            }
+        }
+        self.wake(group);
+    }
+
+    /// Programs what was read, a row at a time; what does not fill one only if it must not wait.
+    fn program_moved(&mut self, number: usize, array: &mut Array, padded: bool) {
+        let row_units = self.geometry.shape_of_group(number).row_units;
+        loop {
+            let there = self.groups[number].moved.len() as u32;
+            if there == 0 || there < row_units && !padded {
+                return;
+            }
+            let class = self.class(number);
+            let Some(row) = self.new_row(number, MOVED) else { return };
+            let count = there.min(row_units);
+            let begin = row as usize * self.row_units_max;
+            for at in 0..count as usize {
+                let Some(copy) = self.groups[number].moved.pop_front() else { break };
+                self.row_units[begin + at] = copy;
+            }
+            self.groups[number].in_rows += count;
+            self.counts.moved_units += u64::from(count);
+            self.submit_row(array, class, row, count);
+        }
+    }
+
+    /// Erases blocks whose units are all elsewhere.
+    fn erase_drained(&mut self, number: usize, array: &mut Array) {
+        let mut at = 0;
+        while let Some(&block) = self.groups[number].drained.get(at) {
+            let entry = &mut self.blocks[block as usize];
+            if entry.valid > 0 || entry.readers > 0 {
+                at += 1;
+                continue;
+            }
+            entry.state = State::Erasing;
+            let group = &mut self.groups[number];
+            group.drained.remove(at);
+            group.erasing += 1;
+            let erase_ns = self.geometry.shape_of_group(number).kind.erase_ns;
+            let plane = self.geometry.plane_of_group(number);
+            array.submit(Op::new(Act::Erase, Class::Layer, plane, Owner::Erase(block), (0, erase_ns)));
+        }
+    }
+
+    /// A block is erased.
+    pub(crate) fn erased(&mut self, block: u32) {
+        let number = self.geometry.group_of(block);
+        let endurance = self.geometry.shape_of_group(number).kind.endurance;
+        self.counts.erases += 1;
+        self.groups[number].erasing -= 1;
+        self.groups[number].has_erased = true;
+        let entry = &mut self.blocks[block as usize];
+        entry.erases += 1;
+        entry.next_row = 0;
+        if endurance > 0 && entry.erases >= endurance {
+            entry.state = State::Bad;
+        } else {
+            entry.state = State::Free;
+            let key = match self.profile.wear {
+                Wear::Off => self.counts.erases,
+                _ => entry.erases.into(),
+            };
+            self.groups[number].free.put(key, block);
+        }
+        self.wake(number);
+    }
+}

@@ -1,0 +1,287 @@
+//! Commands on dies behind buses: what begins when, and what is done with what has ended.
+
+use crate::array::{Act, Array, Class, Op, Owner};
+use crate::calendar::{Calendar, NEVER};
+use crate::command::{Command, Completion, Kind, Ticket};
+use crate::layer::{Counts, Layer};
+use crate::line::Line;
+use crate::link::Link;
+use crate::profile::{ArrayProfile, ProfileError};
+use std::collections::VecDeque;
+
+/// Resources by number: what happens at one time happens in this order, then by channel and by die.
+const LINK_IN: usize = 0;
+const LINK_OUT: usize = 1;
+const START: usize = 2;
+const IDLE: usize = 3;
+const CHANNELS: usize = 4;
+
+/// A command under way.
+#[derive(Clone, Copy, Debug)]
+struct Active {
+    command: Command,
+    /// Pieces that are not done.
+    left: u32,
+}
+
+/// A drive of dies.
+#[derive(Debug)]
+pub(crate) struct Drive {
+    profile: ArrayProfile,
+    calendar: Calendar,
+    array: Array,
+    link_in: Link,
+    link_out: Link,
+    /// Commands that arrived and were not looked at.
+    starts: Line,
+    commands: Box<[Active]>,
+    /// Absent, pages are overwritten in place.
+    layer: Option<Layer>,
+    done: VecDeque<Completion>,
+    /// Commands that are not done.
+    under_way: u32,
+    /// Since when there is none, and when the drive is awake.
+    idle_since: u64,
+    awake_at: u64,
+}
+
+impl Drive {
+    /// An idle drive without data.
+    pub fn new(profile: &ArrayProfile, commands: usize) -> Result<Self, ProfileError> {
+        let nothing = Active { command: Command { kind: Kind::Flush, start: 0, bytes: 0 }, left: 0 };
+        Ok(Self {
+            calendar: Calendar::new(CHANNELS + Array::resources(profile)),
+            array: Array::new(profile, CHANNELS),
+            link_in: Link::new(profile.link_in),
+            link_out: Link::new(profile.link_out),
+            starts: Line::new(commands),
+            commands: vec![nothing; commands].into(),
+            layer: Layer::new(profile, commands)?,
+            done: VecDeque::with_capacity(64),
+            under_way: 0,
+            idle_since: 0,
+            awake_at: 0,
+            profile: profile.clone(),
+        })
+    }
+
+    /// A command arrives at `now`, before which everything has happened.
+    #[inline]
+    pub fn arrive(&mut self, now: u64, ticket: Ticket, command: &Command) {
+        self.commands[ticket.0 as usize] = Active { command: *command, left: 0 };
+        let sleeps = self.profile.low_power_ns;
+        if self.under_way == 0 {
+            self.calendar.set(IDLE, NEVER);
+            if sleeps > 0 && now - self.idle_since > sleeps {
+                self.awake_at = now + self.profile.warm_up_ns;
+            }
+        }
+        self.under_way += 1;
+        let start = (now + self.profile.command_ns).max(self.awake_at);
+        self.starts.enter(start, ticket.0);
+        self.calendar.set(START, self.starts.next_due());
+    }
+
+    /// When something happens next.
+    #[inline]
+    pub fn next_due(&self, now: u64) -> u64 {
+        let is_now = self.array.has_changed() || !self.done.is_empty();
+        if is_now { now } else { self.calendar.first().0 }
+    }
+
+    /// Lets happen what is due until `until`; moves `now` on. Ends early at a completion, unless `all`.
+    #[inline]
+    pub fn run(&mut self, now: &mut u64, until: u64, all: bool) {
+        while all || self.done.is_empty() {
+            let (time, resource) = self.calendar.first();
+            if time > *now && self.array.has_changed() {
+                self.array.start(*now, &mut self.calendar);
+                continue;
+            }
+            if time > until || time == NEVER {
+                if until != NEVER {
+                    *now = until.max(*now);
+                }
+                return;
+            }
+            *now = time;
+            self.event(time, resource);
+        }
+    }
+
+    /// Takes the next completion.
+    #[inline]
+    pub fn leave(&mut self) -> Option<Completion> {
+        self.done.pop_front()
+    }
+
+    /// What the translation layer has done so far.
+    pub fn counts(&self) -> Counts {
+        self.layer.as_ref().map(Layer::counts).unwrap_or_default()
+    }
+
+    #[inline]
+    fn event(&mut self, now: u64, resource: usize) {
+        match resource {
+            LINK_IN => {
+                let command = self.link_in.leave();
+                self.calendar.set(LINK_IN, self.link_in.next_due());
+                command.into_iter().for_each(|command| self.received(now, command));
+            }
+            LINK_OUT => {
+                let command = self.link_out.leave();
+                self.calendar.set(LINK_OUT, self.link_out.next_due());
+                command.into_iter().for_each(|command| self.piece_done(now, command));
+            }
+            START => {
+                let command = self.starts.leave();
+                self.calendar.set(START, self.starts.next_due());
+                command.into_iter().for_each(|command| self.start(now, command));
+            }
+            IDLE => {
+                self.calendar.set(IDLE, NEVER);
+                self.layer.iter_mut().for_each(Layer::idle);
+            }
+            _ => match self.array.resource(resource) {
+                Ok(channel) => {
+                    let read = self.array.passed(channel, &mut self.calendar);
+                    read.into_iter().for_each(|op| self.read_done(now, op));
+                }
+                Err(die) => {
+                    let done = self.array.ended(die, &mut self.calendar);
+                    done.ops.into_iter().map_while(|op| op).for_each(|op| self.array_done(now, op));
+                }
+            },
+        }
+        self.work(now);
+    }
+
+    /// Lets the translation layer go on.
+    #[inline]
+    fn work(&mut self, now: u64) {
+        let Some(layer) = &mut self.layer else { return };
+        if !layer.has_work() {
+            return;
+        }
+        layer.work(&mut self.array);
+        while let Some((command, bytes)) = layer.next_write() {
+            self.link_in.enter(now, bytes, command);
+            self.calendar.set(LINK_IN, self.link_in.next_due());
+        }
+        while let Some(command) = self.layer.as_mut().and_then(Layer::next_durable) {
+            self.complete(now, command);
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, now: u64, command: u32) {
+        self.done.push_back(Completion { ticket: Ticket(command), time: now });
+        self.under_way -= 1;
+        if self.under_way == 0 {
+            self.idle_since = now;
+            let idle_ns = self.layer.as_ref().map_or(0, Layer::idle_ns);
+            self.calendar.set(IDLE, if idle_ns == 0 { NEVER } else { now + idle_ns });
+        }
+    }
+
+    /// A piece of a command is done; with the last one, it is.
+    #[inline]
+    fn piece_done(&mut self, now: u64, command: u32) {
+        let active = &mut self.commands[command as usize];
+        active.left -= 1;
+        if active.left == 0 {
+            self.complete(now, command);
+        }
+    }
+
+    fn start(&mut self, now: u64, command: u32) {
+        let Command { kind, start, bytes } = self.commands[command as usize].command;
+        match (kind, &mut self.layer) {
+            (Kind::Read, _) if bytes > 0 => self.read(now, command, (start, bytes)),
+            (Kind::Write { .. }, None) if bytes > 0 => self.receive(now, command, bytes),
+            (Kind::Write { .. }, Some(layer)) if bytes > 0 => layer.write(command, (start, bytes)),
+            (Kind::Flush, Some(layer)) => layer.flush(command),
+            (Kind::Deallocate, Some(layer)) => {
+                layer.deallocate(start, bytes);
+                self.complete(now, command);
+            }
+            _ => self.complete(now, command),
+        }
+    }
+
+    fn receive(&mut self, now: u64, command: u32, bytes: u64) {
+        self.link_in.enter(now, bytes, command);
+        self.calendar.set(LINK_IN, self.link_in.next_due());
+    }
+
+    fn send(&mut self, now: u64, command: u32, bytes: u64) {
+        self.link_out.enter(now, bytes, command);
+        self.calendar.set(LINK_OUT, self.link_out.next_due());
+    }
+
+    #[inline]
+    fn read(&mut self, now: u64, command: u32, extent: (u64, u64)) {
+        let (pieces, from_memory) = match &mut self.layer {
+            Some(layer) => layer.read(&mut self.array, command, extent),
+            None => (self.in_place(Act::Read, command, extent), 0),
+        };
+        self.commands[command as usize].left = pieces + u32::from(from_memory > 0);
+        if from_memory > 0 {
+            self.send(now, command, from_memory);
+        }
+    }
+
+    /// Submits an operation for each page of an extent where pages are overwritten in place; answers how many.
+    fn in_place(&mut self, act: Act, command: u32, (start, bytes): (u64, u64)) -> u32 {
+        let [kind] = &self.profile.blocks[..] else { return 0 };
+        let planes = u64::from(self.profile.planes_total());
+        let (mut at, end) = (start, start + bytes);
+        let mut pieces = 0;
+        while at < end {
+            let page = at / kind.page_bytes;
+            let until = ((page + 1) * kind.page_bytes).min(end);
+            let sector = self.profile.sector_bytes;
+            let bytes = until.next_multiple_of(sector) - at / sector * sector;
+            let in_plane = page / planes;
+            let times = if act == Act::Read { &kind.read_ns } else { &kind.program_ns };
+            let array_ns = times[(in_plane % times.len() as u64) as usize];
+            let plane = (page % planes) as u32;
+            self.array.submit(Op::new(act, Class::Host, plane, Owner::Piece(command), (bytes, array_ns)));
+            pieces += 1;
+            at = until;
+        }
+        pieces
+    }
+
+    /// A write's bytes are here.
+    fn received(&mut self, now: u64, command: u32) {
+        let Command { kind, start, bytes } = self.commands[command as usize].command;
+        match &mut self.layer {
+            Some(layer) => {
+                let fua = kind == Kind::Write { fua: true };
+                if layer.place(&mut self.array, command, (start, bytes), fua) {
+                    self.complete(now, command);
+                }
+            }
+            None => self.commands[command as usize].left = self.in_place(Act::Program, command, (start, bytes)),
+        }
+    }
+
+    /// A page was read and is in the controller.
+    fn read_done(&mut self, now: u64, op: Op) {
+        match (op.owner, &mut self.layer) {
+            (Owner::Piece(command), _) => self.send(now, command, op.bytes.into()),
+            (owner, Some(layer)) => layer.read_done(owner),
+            (_, None) => {}
+        }
+    }
+
+    /// An operation of a die has ended.
+    fn array_done(&mut self, now: u64, op: Op) {
+        match (op.owner, &mut self.layer) {
+            (_, Some(layer)) => layer.array_done(&op),
+            (Owner::Piece(command), None) if op.act == Act::Program => self.piece_done(now, command),
+            (_, None) => {}
+        }
+    }
+}

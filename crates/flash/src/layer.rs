@@ -1,0 +1,531 @@
+//! The translation layer: where each logical unit is, in the buffer or in flash.
+//!
+//! A unit's old physical copy stays valid until the new one is programmed: what a Flush has promised is in flash at any
+//! moment. What is read, moved or programmed when is in `program.rs` and `collect.rs`.
+
+use crate::array::{Act, Array, Class, Op, Owner};
+use crate::bits::Bits;
+use crate::blocks::{Block, ByValid, FreeBlocks, State};
+use crate::buffer::{Buffer, Stage};
+use crate::fifo::{Fifo, NONE};
+use crate::geometry::{Geometry, Place};
+use crate::profile::{ArrayProfile, ProfileError, TranslationProfile, UNIT_BYTES};
+use std::collections::VecDeque;
+
+/// A map entry with this bit is a slot of the buffer.
+pub(crate) const SLOT: u32 = 1 << 31;
+/// The map entry of a unit that is nowhere.
+pub(crate) const UNMAPPED: u32 = SLOT - 1;
+/// Free blocks of a group that no host's write takes: where valid units are moved to, and one for an erase that fails.
+pub(crate) const HOST_FLOOR: usize = 2;
+/// Blocks of a group beyond the capacity, at least: the free ones, and one that is open for each stream.
+const RESERVE: u64 = HOST_FLOOR as u64 + STREAMS as u64;
+/// What is programmed into blocks of its own: what the host writes, and what is moved.
+pub(crate) const STREAMS: usize = 2;
+pub(crate) const HOST: usize = 0;
+pub(crate) const MOVED: usize = 1;
+
+/// Units that a drive has written, and why, since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Units that the host has written.
+    pub host_units: u64,
+    /// Units that were moved by garbage collection.
+    pub moved_units: u64,
+    /// Units of all programs, padding among them.
+    pub programmed_units: u64,
+    /// Programs.
+    pub programs: u64,
+    /// Pages that were read, for the host or to be moved.
+    pub page_reads: u64,
+    /// Erases.
+    pub erases: u64,
+}
+
+impl Counts {
+    /// Write amplification: what was programmed over what the host has written; 1 before it has written anything.
+    #[must_use]
+    pub fn amplification(&self) -> f64 {
+        if self.host_units == 0 { 1.0 } else { self.programmed_units as f64 / self.host_units as f64 }
+    }
+}
+
+/// What waits to be programmed into blocks of one kind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gather {
+    pub slots: Fifo,
+    pub len: u32,
+    /// The first so many do not wait for more.
+    pub forced: u32,
+    /// Which die is next.
+    pub turn: usize,
+}
+
+/// The blocks of one kind in one plane.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub free: FreeBlocks,
+    /// The block that is programmed next, by stream.
+    pub open: [Option<u32>; STREAMS],
+    pub closed: ByValid,
+    /// The block whose valid units are moved, and its next page.
+    pub victim: Option<u32>,
+    pub page: u32,
+    /// Pages of it that are being read.
+    pub reading: u32,
+    /// Units that were read: logical unit and where it was.
+    pub moved: VecDeque<(u32, u32)>,
+    /// Units of them that are in programs.
+    pub in_rows: u32,
+    /// Blocks that were read and are not erased yet, since units of theirs are not elsewhere.
+    pub drained: Vec<u32>,
+    /// Blocks that are being erased.
+    pub erasing: u32,
+    /// Whether one was, since wear was looked at.
+    pub has_erased: bool,
+}
+
+impl Group {
+    fn new(free: FreeBlocks, block_units: u32) -> Self {
+        Self {
+            free,
+            open: [None; STREAMS],
+            closed: ByValid::new(block_units),
+            victim: None,
+            page: 0,
+            reading: 0,
+            moved: VecDeque::new(),
+            in_rows: 0,
+            drained: Vec::new(),
+            erasing: 0,
+            has_erased: false,
+        }
+    }
+
+    /// Units that are on their way, at most.
+    pub fn moving(&self, page_units: u32) -> u32 {
+        self.reading * page_units + self.moved.len() as u32 + self.in_rows
+    }
+}
+
+/// Commands that wait for the layer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting {
+    /// Writes that wait for room in the buffer: command and extent.
+    pub writes: VecDeque<(u32, (u64, u64))>,
+    /// Those that got it.
+    pub admitted: VecDeque<(u32, u64)>,
+    /// Flushes, with the version that is to be programmed.
+    pub flushes: VecDeque<(u64, u32)>,
+    /// Units, by command, that have to be programmed before it completes.
+    pub units: Box<[u32]>,
+    /// Commands that wait no more.
+    pub durable: VecDeque<u32>,
+}
+
+/// A program under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub block: u32,
+    /// Physical unit of its first one.
+    pub first: u32,
+    pub stream: u8,
+}
+
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) profile: TranslationProfile,
+    pub(crate) geometry: Geometry,
+    sector_bytes: u64,
+    /// Logical to physical unit, or slot.
+    pub(crate) map: Vec<u32>,
+    /// Physical to logical unit, [`NONE`] of one that is not valid.
+    pub(crate) owners: Vec<u32>,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) buffer: Buffer,
+    pub(crate) gathers: Vec<Gather>,
+    /// Until which version nothing waits for more.
+    pub(crate) forced: u64,
+    /// Slots that are in programs, or being filled.
+    pub(crate) busy_slots: usize,
+    pub(crate) waiting: Waiting,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) free_rows: Vec<u32>,
+    /// By row, each of its units: logical unit and what the map says until it is programmed.
+    pub(crate) row_units: Vec<(u32, u32)>,
+    pub(crate) row_units_max: usize,
+    /// Groups that may have something to collect.
+    pub(crate) wake: Bits,
+    pub(crate) awake: bool,
+    /// The drive is idle.
+    pub(crate) quiet: bool,
+    pub(crate) counts: Counts,
+}
+
+impl Layer {
+    /// The translation layer of an empty drive; `None` where pages are overwritten in place.
+    pub fn new(array: &ArrayProfile, commands: usize) -> Result<Option<Self>, ProfileError> {
+        let Some(profile) = &array.translation else { return Ok(None) };
+        let geometry = Geometry::new(array);
+        let logical = array.logical_units();
+        let mut blocks = vec![Block::default(); geometry.blocks()];
+        let mut groups = Vec::new();
+        let mut usable = 0;
+        for group in 0..geometry.groups() {
+            let shape = geometry.shape_of_group(group);
+            let mut free = FreeBlocks::default();
+            for block in geometry.blocks_of(group) {
+                if mix(profile.seed ^ u64::from(block)) % 1_000_000 < profile.bad_ppm.into() {
+                    blocks[block as usize].state = State::Bad;
+                } else {
+                    free.put(0, block);
+                }
+            }
+            // So many units may be invalid without a block that has a whole program of them.
+            let scattered = free.len() as u64 * u64::from(shape.row_units - 1);
+            let units = (free.len() as u64).saturating_sub(RESERVE) * u64::from(shape.block_units);
+            usable += units.saturating_sub(scattered);
+            groups.push(Group::new(free, shape.block_units));
+        }
+        if logical > usable {
+            let raw = geometry.units() as u64;
+            let (capacity, reserve) = (array.capacity_bytes, (raw - usable) * UNIT_BYTES);
+            return Err(ProfileError::Room { capacity, reserve, raw: raw * UNIT_BYTES });
+        }
+        let slots = match profile.buffer_bytes {
+            0 => (commands * 512).clamp(1024, 1 << 16),
+            bytes => (bytes / UNIT_BYTES) as usize,
+        };
+        let row_units_max = geometry.shapes.iter().map(|shape| shape.row_units).max().unwrap_or(1) as usize;
+        Ok(Some(Self {
+            sector_bytes: array.sector_bytes,
+            map: vec![UNMAPPED; logical as usize],
+            owners: vec![NONE; geometry.units()],
+            blocks,
+            buffer: Buffer::new(slots),
+            gathers: vec![Gather::default(); geometry.kinds()],
+            forced: 0,
+            busy_slots: 0,
+            waiting: Waiting { units: vec![0; commands].into(), ..Waiting::default() },
+            rows: Vec::new(),
+            free_rows: Vec::new(),
+            row_units: Vec::new(),
+            row_units_max,
+            wake: Bits::new(groups.len()),
+            awake: false,
+            quiet: false,
+            counts: Counts::default(),
+            groups,
+            geometry,
+            profile: profile.clone(),
+        }))
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// How long the drive is idle before it collects; 0 is for ever.
+    pub fn idle_ns(&self) -> u64 {
+        if self.profile.gc_idle_blocks == 0 { 0 } else { self.profile.idle_ns.max(1) }
+    }
+
+    /// The drive is idle, until a command arrives.
+    pub fn idle(&mut self) {
+        self.quiet = true;
+        for group in 0..self.groups.len() {
+            self.wake(group);
+        }
+    }
+
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        self.awake
+    }
+
+    #[inline]
+    pub(crate) fn wake(&mut self, group: usize) {
+        self.wake.set(group);
+        self.awake = true;
+    }
+
+    /// Begins what can begin: collection, programs, writes that wait for room, flushes that have what they want.
+    pub fn work(&mut self, array: &mut Array) {
+        self.awake = false;
+        while let Some(group) = self.wake.take() {
+            self.collect(group, array);
+        }
+        self.program_gathered(array);
+        self.admit_writes(array);
+        let programmed = self.buffer.oldest_version().unwrap_or(u64::MAX);
+        while let Some(&(version, command)) = self.waiting.flushes.front()
+            && version < programmed
+        {
+            self.waiting.flushes.pop_front();
+            self.waiting.durable.push_back(command);
+        }
+    }
+
+    fn admit_writes(&mut self, array: &mut Array) {
+        while let Some(&(command, (start, bytes))) = self.waiting.writes.front() {
+            let units = (start + bytes).div_ceil(UNIT_BYTES) - start / UNIT_BYTES;
+            if !self.buffer.promise(units as usize) {
+                if self.busy_slots == 0 && self.waiting.admitted.is_empty() {
+                    // Nothing that is under way makes room, so what is gathered does not wait for more.
+                    self.force();
+                    self.program_gathered(array);
+                }
+                return;
+            }
+            self.waiting.writes.pop_front();
+            self.waiting.admitted.push_back((command, bytes));
+        }
+    }
+
+    /// A write whose bytes may come in, and how many.
+    pub fn next_write(&mut self) -> Option<(u32, u64)> {
+        self.waiting.admitted.pop_front()
+    }
+
+    /// A command for which all is programmed.
+    pub fn next_durable(&mut self) -> Option<u32> {
+        self.waiting.durable.pop_front()
+    }
+
+    /// Reads an extent: answers the pages that are being read, and the bytes that are in memory.
+    #[inline]
+    pub fn read(&mut self, array: &mut Array, command: u32, (start, bytes): (u64, u64)) -> (u32, u64) {
+        let (mut at, end) = (start, start + bytes);
+        let (mut pieces, mut from_memory) = (0, 0);
+        // The page of the unit before, by the physical unit of its begin, and the bytes of it.
+        let mut page: Option<(u32, Place, u64)> = None;
+        while at < end {
+            let unit = at / UNIT_BYTES;
+            let until = ((unit + 1) * UNIT_BYTES).min(end);
+            let entry = self.map.get(unit as usize).copied().unwrap_or(UNMAPPED);
+            if entry & SLOT != 0 || entry == UNMAPPED {
+                from_memory += until - at;
+            } else {
+                let bytes = until.next_multiple_of(self.sector_bytes) - at / self.sector_bytes * self.sector_bytes;
+                page = Some(match page {
+                    Some((first, place, so_far)) if self.is_of_page(entry, first, place.kind) => {
+                        (first, place, so_far + bytes)
+                    }
+                    before => {
+                        if let Some((_, place, bytes)) = before {
+                            self.submit_read(array, Class::Host, place, (bytes, Owner::Piece(command)));
+                            pieces += 1;
+                        }
+                        let place = self.geometry.place(entry);
+                        let within = place.at % self.geometry.shapes[place.kind].page_units;
+                        (entry - within, place, bytes)
+                    }
+                });
+            }
+            at = until;
+        }
+        if let Some((_, place, bytes)) = page {
+            self.submit_read(array, Class::Host, place, (bytes, Owner::Piece(command)));
+            pieces += 1;
+        }
+        (pieces, from_memory)
+    }
+
+    #[inline]
+    fn is_of_page(&self, unit: u32, first: u32, kind: usize) -> bool {
+        (first..first + self.geometry.shapes[kind].page_units).contains(&unit)
+    }
+
+    #[inline]
+    pub(crate) fn submit_read(
+        &mut self,
+        array: &mut Array,
+        class: Class,
+        place: Place,
+        (bytes, owner): (u64, Owner),
+    ) {
+        let shape = &self.geometry.shapes[place.kind];
+        let page = (place.at / shape.page_units) as usize;
+        let times = &shape.kind.read_ns;
+        let array_ns = if times.len() == 1 { times[0] } else { times[page % times.len()] };
+        self.blocks[place.block as usize].readers += 1;
+        self.counts.page_reads += 1;
+        array.submit(Op::new(Act::Read, class, place.plane, owner, (bytes, array_ns)).of_block(place.block));
+    }
+
+    /// A write arrives; its bytes come in when there is room for them.
+    pub fn write(&mut self, command: u32, extent: (u64, u64)) {
+        self.waiting.writes.push_back((command, extent));
+        self.awake = true;
+    }
+
+    /// A Flush arrives.
+    pub fn flush(&mut self, command: u32) {
+        self.force();
+        self.waiting.flushes.push_back((self.buffer.version(), command));
+        self.awake = true;
+    }
+
+    /// Nothing that is gathered waits for more.
+    fn force(&mut self) {
+        self.forced = self.buffer.version();
+        for gather in &mut self.gathers {
+            gather.forced = gather.len;
+        }
+        self.awake = true;
+    }
+
+    /// A write's bytes are here; whether it is done.
+    pub fn place(&mut self, array: &mut Array, command: u32, (start, bytes): (u64, u64), fua: bool) -> bool {
+        let durable = fua || self.profile.buffer_bytes == 0;
+        let (first, end) = (start / UNIT_BYTES, (start + bytes).div_ceil(UNIT_BYTES));
+        let (mut kind, mut of_page) = (0, 0);
+        for unit in first..end {
+            if of_page == 0 {
+                (kind, of_page) = self.kind_for(end - unit);
+            }
+            of_page -= 1;
+            let is_whole = start <= unit * UNIT_BYTES && (unit + 1) * UNIT_BYTES <= start + bytes;
+            let slot = self.put(array, unit as u32, is_whole, kind);
+            if durable {
+                self.buffer.slots[slot as usize].waiter = command;
+                self.waiting.units[command as usize] += 1;
+            }
+        }
+        self.counts.host_units += end - first;
+        self.awake = true;
+        if durable {
+            self.force();
+        }
+        !durable
+    }
+
+    /// The kind of blocks for what is left of a write, and how many units go there: the largest page that it fills.
+    fn kind_for(&self, units: u64) -> (usize, u32) {
+        let shapes = &self.geometry.shapes;
+        let kind = shapes.iter().rposition(|shape| u64::from(shape.page_units) <= units).unwrap_or(0);
+        (kind, shapes[kind].page_units)
+    }
+
+    /// Puts a unit into the buffer; answers its slot.
+    fn put(&mut self, array: &mut Array, unit: u32, is_whole: bool, kind: usize) -> u32 {
+        let entry = self.map[unit as usize];
+        let mut stage = Stage::Gathered;
+        let old = if entry & SLOT != 0 {
+            let slot = &self.buffer.slots[(entry & !SLOT) as usize];
+            if matches!(slot.stage, Stage::Filling | Stage::Gathered) && slot.waiter == NONE {
+                self.buffer.forgo();
+                return entry & !SLOT;
+            }
+            (slot.old, slot.old_version)
+        } else {
+            if !is_whole && entry != UNMAPPED {
+                stage = Stage::Filling;
+            }
+            (entry, self.buffer.version())
+        };
+        let slot = self.buffer.take(unit, old, stage);
+        self.map[unit as usize] = slot | SLOT;
+        if stage == Stage::Filling {
+            self.busy_slots += 1;
+            self.buffer.slots[slot as usize].kind = kind as u8;
+            let place = self.geometry.place(entry);
+            self.submit_read(array, Class::Host, place, (UNIT_BYTES, Owner::Fill(slot)));
+        } else {
+            self.gather(kind, slot);
+        }
+        slot
+    }
+
+    #[inline]
+    fn gather(&mut self, kind: usize, slot: u32) {
+        let gather = &mut self.gathers[kind];
+        gather.slots.push(&mut self.buffer.slots, slot);
+        gather.len += 1;
+        if self.buffer.slots[slot as usize].version <= self.forced {
+            gather.forced = gather.len;
+        }
+    }
+
+    /// The host does not need these bytes any more; parts of units stay.
+    pub fn deallocate(&mut self, start: u64, bytes: u64) {
+        let (first, end) = (start.div_ceil(UNIT_BYTES), (start + bytes) / UNIT_BYTES);
+        for unit in first..end.min(self.map.len() as u64) {
+            let entry = std::mem::replace(&mut self.map[unit as usize], UNMAPPED);
+            let old = match entry & SLOT {
+                0 => entry,
+                _ => std::mem::replace(&mut self.buffer.slots[(entry & !SLOT) as usize].old, UNMAPPED),
+            };
+            self.invalidate(old);
+        }
+    }
+
+    /// A physical unit is not valid any more.
+    #[inline]
+    pub(crate) fn invalidate(&mut self, unit: u32) {
+        if unit == UNMAPPED {
+            return;
+        }
+        self.owners[unit as usize] = NONE;
+        let Place { plane, kind, block, .. } = self.geometry.place(unit);
+        let group = self.geometry.group(plane, kind);
+        match self.blocks[block as usize].state {
+            State::Closed => {
+                let closed = &mut self.groups[group].closed;
+                closed.remove(&mut self.blocks, block);
+                self.blocks[block as usize].valid -= 1;
+                closed.insert(&mut self.blocks, block);
+                if self.groups[group].victim.is_none() && self.wants(group) {
+                    self.wake(group);
+                }
+            }
+            state => {
+                self.blocks[block as usize].valid -= 1;
+                if state == State::Drained {
+                    self.wake(group);
+                }
+            }
+        }
+    }
+
+    /// A page was read and is in the controller.
+    pub fn read_done(&mut self, owner: Owner) {
+        match owner {
+            Owner::Fill(slot) => {
+                let entry = &mut self.buffer.slots[slot as usize];
+                entry.stage = Stage::Gathered;
+                let kind = entry.kind.into();
+                self.busy_slots -= 1;
+                self.gather(kind, slot);
+                self.awake = true;
+            }
+            Owner::Copy(first) => self.copied(first),
+            _ => {}
+        }
+    }
+
+    /// An operation of a die has ended; of a read, its part in the cells.
+    #[inline]
+    pub fn array_done(&mut self, op: &Op) {
+        match op.owner {
+            Owner::Row(row) => self.programmed(row),
+            Owner::Erase(block) => self.erased(block),
+            _ => {
+                self.blocks[op.block as usize].readers -= 1;
+                if self.blocks[op.block as usize].state == State::Drained {
+                    self.wake(self.geometry.group_of(op.block));
+                }
+            }
+        }
+    }
+}
+
+/// A number that looks random, of a number (Steele, Lea and Flood, OOPSLA 2014: the finish of SplitMix64).
+fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}

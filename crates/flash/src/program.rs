@@ -1,0 +1,225 @@
+//! Programs: gathered units go to dies in turn, and are valid there when they are programmed.
+
+use crate::array::{Act, Array, Class, Op, Owner};
+use crate::blocks::State;
+use crate::buffer::Stage;
+use crate::fifo::NONE;
+use crate::layer::{HOST, HOST_FLOOR, Layer, MOVED, Row, SLOT, UNMAPPED};
+use crate::profile::{DIE_PLANES_MAX, UNIT_BYTES};
+
+/// Planes of one die that have room for a program.
+struct Stripe {
+    planes: [u32; DIE_PLANES_MAX],
+    count: u32,
+}
+
+impl Layer {
+    /// Programs what is gathered, as far as it fills a stripe, or does not wait for more, and there is room.
+    pub(crate) fn program_gathered(&mut self, array: &mut Array) {
+        for kind in 0..self.gathers.len() {
+            while self.gathers[kind].len > 0 {
+                let Some((turn, stripe)) = self.stripe(kind) else { break };
+                let gather = &self.gathers[kind];
+                let units = gather.len.min(stripe.count * self.geometry.shapes[kind].row_units);
+                let is_full = units == stripe.count * self.geometry.shapes[kind].row_units;
+                if !is_full && gather.forced == 0 {
+                    break;
+                }
+                self.gathers[kind].turn = turn;
+                self.program_stripe(array, kind, &stripe, units);
+            }
+        }
+    }
+
+    /// The next die that has room for what the host writes, and which of its planes have; the turn after it.
+    fn stripe(&self, kind: usize) -> Option<(usize, Stripe)> {
+        let dies = self.geometry.dies as usize;
+        for step in 0..dies {
+            let die = (self.gathers[kind].turn + step) % dies;
+            let mut stripe = Stripe { planes: [0; DIE_PLANES_MAX], count: 0 };
+            for plane in (die..self.geometry.planes as usize).step_by(dies) {
+                let group = &self.groups[self.geometry.group(plane as u32, kind)];
+                if group.open[HOST].is_some() || group.free.len() > HOST_FLOOR {
+                    stripe.planes[stripe.count as usize] = plane as u32;
+                    stripe.count += 1;
+                }
+            }
+            if stripe.count > 0 {
+                return Some((die + 1, stripe));
+            }
+        }
+        None
+    }
+
+    /// Programs the first `units` that are gathered, page by page over the planes of a stripe.
+    fn program_stripe(&mut self, array: &mut Array, kind: usize, stripe: &Stripe, units: u32) {
+        let (page_units, row_units) =
+            (self.geometry.shapes[kind].page_units, self.geometry.shapes[kind].row_units);
+        let mut rows = [NONE; DIE_PLANES_MAX];
+        let mut counts = [0; DIE_PLANES_MAX];
+        for number in 0..units {
+            let (page, within) = (number / page_units, number % page_units);
+            let (at, in_row) = ((page % stripe.count) as usize, page / stripe.count);
+            if rows[at] == NONE {
+                let group = self.geometry.group(stripe.planes[at], kind);
+                let Some(row) = self.new_row(group, HOST) else { continue };
+                rows[at] = row;
+            }
+            let gather = &mut self.gathers[kind];
+            let Some(slot) = gather.slots.pop(&mut self.buffer.slots) else { break };
+            gather.len -= 1;
+            gather.forced = gather.forced.saturating_sub(1);
+            let entry = &mut self.buffer.slots[slot as usize];
+            entry.stage = Stage::Leaving;
+            let unit = entry.unit;
+            self.busy_slots += 1;
+            counts[at] += 1;
+            let at = rows[at] as usize * self.row_units_max + (in_row * page_units + within) as usize;
+            self.row_units[at] = (unit, slot | SLOT);
+        }
+        debug_assert!(counts.iter().all(|&count| count <= row_units));
+        for (row, count) in rows.into_iter().zip(counts) {
+            if row != NONE {
+                self.submit_row(array, Class::Host, row, count);
+            }
+        }
+    }
+
+    /// The next row of a stream's open block; `None` if there is no free block.
+    pub(crate) fn new_row(&mut self, number: usize, stream: usize) -> Option<u32> {
+        let group = &mut self.groups[number];
+        let block = match group.open[stream] {
+            Some(block) => block,
+            None => {
+                let block = group.free.take()?;
+                self.blocks[block as usize].state = State::Open;
+                group.open[stream] = Some(block);
+                block
+            }
+        };
+        let shape = self.geometry.shape_of_group(number);
+        let entry = &mut self.blocks[block as usize];
+        let first = self.geometry.first_unit(block) + entry.next_row * shape.row_units;
+        entry.next_row += 1;
+        entry.programs += 1;
+        if entry.next_row == shape.rows {
+            group.open[stream] = None;
+        }
+        let row = Row { block, first, stream: stream as u8 };
+        let number = match self.free_rows.pop() {
+            Some(number) => {
+                self.rows[number as usize] = row;
+                number
+            }
+            None => {
+                self.rows.push(row);
+                self.row_units.resize(self.rows.len() * self.row_units_max, (NONE, NONE));
+                self.rows.len() as u32 - 1
+            }
+        };
+        Some(number)
+    }
+
+    /// Programs a row that has `count` units.
+    pub(crate) fn submit_row(&mut self, array: &mut Array, class: Class, number: u32, count: u32) {
+        let row = self.rows[number as usize];
+        let place = self.geometry.place(row.first);
+        let shape = &self.geometry.shapes[place.kind];
+        let times = &shape.kind.program_ns;
+        let array_ns = times[(place.at / shape.row_units) as usize % times.len()];
+        self.counts.programs += 1;
+        self.counts.programmed_units += u64::from(shape.row_units);
+        let work = (u64::from(count) * UNIT_BYTES, array_ns);
+        array.submit(Op::new(Act::Program, class, place.plane, Owner::Row(number), work));
+    }
+
+    /// A row is programmed.
+    pub(crate) fn programmed(&mut self, number: u32) {
+        let Row { block, first, stream } = self.rows[number as usize];
+        let place = self.geometry.place(first);
+        let group = self.geometry.group(place.plane, place.kind);
+        let shape = &self.geometry.shapes[place.kind];
+        let (row_units, rows) = (shape.row_units, shape.rows);
+        let begin = number as usize * self.row_units_max;
+        for at in 0..row_units {
+            let (unit, from) = std::mem::replace(&mut self.row_units[begin + at as usize], (NONE, NONE));
+            if unit == NONE {
+                continue;
+            }
+            match from & SLOT {
+                0 => self.moved_to(unit, from, (first + at, block)),
+                _ => self.written_to(unit, from & !SLOT, (first + at, block)),
+            }
+            if stream as usize == MOVED {
+                self.groups[group].in_rows -= 1;
+            }
+        }
+        self.free_rows.push(number);
+        let entry = &mut self.blocks[block as usize];
+        entry.programs -= 1;
+        if entry.next_row == rows && entry.programs == 0 {
+            entry.state = State::Closed;
+            entry.closed_at = self.counts.programs;
+            self.groups[group].closed.insert(&mut self.blocks, block);
+        }
+        self.wake(group);
+    }
+
+    /// A slot's unit is programmed at `to`, of `block`.
+    #[inline]
+    fn written_to(&mut self, unit: u32, slot: u32, (to, block): (u32, u32)) {
+        let (version, waiter) = {
+            let slot = &self.buffer.slots[slot as usize];
+            (slot.version, slot.waiter)
+        };
+        let entry = self.map[unit as usize];
+        if entry == slot | SLOT {
+            let old = self.buffer.slots[slot as usize].old;
+            self.map[unit as usize] = to;
+            self.settle(unit, old, (to, block));
+        } else if entry & SLOT != 0 {
+            // A newer version waits. Until it is programmed, this one is what a power cut leaves.
+            let newer = &mut self.buffer.slots[(entry & !SLOT) as usize];
+            if newer.old_version < version {
+                newer.old_version = version;
+                let old = std::mem::replace(&mut newer.old, to);
+                self.settle(unit, old, (to, block));
+            }
+        }
+        self.buffer.give_back(slot);
+        self.busy_slots -= 1;
+        if waiter != NONE {
+            let left = &mut self.waiting.units[waiter as usize];
+            *left -= 1;
+            if *left == 0 {
+                self.waiting.durable.push_back(waiter);
+            }
+        }
+    }
+
+    /// A valid unit was moved.
+    fn moved_to(&mut self, unit: u32, from: u32, (to, block): (u32, u32)) {
+        let source = self.geometry.place(from).block;
+        let entry = self.map[unit as usize];
+        if entry == from {
+            self.map[unit as usize] = to;
+            self.settle(unit, from, (to, block));
+        } else if entry & SLOT != 0 && self.buffer.slots[(entry & !SLOT) as usize].old == from {
+            self.buffer.slots[(entry & !SLOT) as usize].old = to;
+            self.settle(unit, from, (to, block));
+        }
+        self.blocks[source as usize].readers -= 1;
+        if self.blocks[source as usize].state == State::Drained {
+            self.wake(self.geometry.group_of(source));
+        }
+    }
+
+    /// What the map says of a unit is true of `to` from now on, and not of `old`.
+    #[inline]
+    fn settle(&mut self, unit: u32, old: u32, (to, block): (u32, u32)) {
+        debug_assert!(to != UNMAPPED);
+        self.owners[to as usize] = unit;
+        self.blocks[block as usize].valid += 1;
+        self.invalidate(old);
+    }
+}
