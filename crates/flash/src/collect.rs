@@ -5,8 +5,9 @@ use crate::blocks::State;
 use crate::fifo::NONE;
 use crate::layer::{HOST_FLOOR, Layer, MOVED};
 use crate::profile::{UNIT_BYTES, Victim, Wear};
+use crate::tables::Words;
 
-impl Layer {
+impl<W: Words> Layer<W> {
     /// Whether a group has too few free blocks.
     #[inline]
     pub(crate) fn wants(&self, group: usize) -> bool {
@@ -14,7 +15,8 @@ impl Layer {
         free <= self.profile.gc_blocks as usize || self.quiet && free < self.profile.gc_idle_blocks as usize
     }
 
-    /// What is moved for a host's write that waits is as urgent as that.
+    /// What is read for a host's write that waits is as urgent as that. Programs are not: those of one block keep their
+    /// order.
     fn class(&self, group: usize) -> Class {
         if self.groups[group].free.len() <= HOST_FLOOR { Class::Host } else { Class::Layer }
     }
@@ -152,7 +154,6 @@ impl Layer {
             if there == 0 || there < row_units && !padded {
                 return;
             }
-            let class = self.class(number);
             let Some(row) = self.new_row(number, MOVED) else { return };
             let count = there.min(row_units);
             let begin = row as usize * self.row_units_max;
@@ -162,7 +163,7 @@ impl Layer {
             }
             self.groups[number].in_rows += count;
             self.counts.moved_units += u64::from(count);
-            self.submit_row(array, class, row, count);
+            self.submit_row(array, Class::Layer, row, count);
         }
     }
 
@@ -195,7 +196,9 @@ impl Layer {
         let entry = &mut self.blocks[block as usize];
         entry.erases += 1;
         entry.next_row = 0;
-        if endurance > 0 && entry.erases >= endurance {
+        let is_worn = endurance > 0 && entry.erases >= endurance;
+        self.records.erase(block, is_worn);
+        if is_worn {
             entry.state = State::Bad;
         } else {
             entry.state = State::Free;

@@ -3,10 +3,11 @@
 use crate::array::{Act, Array, Class, Op, Owner};
 use crate::calendar::{Calendar, NEVER};
 use crate::command::{Command, Completion, Kind, Ticket};
-use crate::layer::{Counts, Layer};
+use crate::layer::Layer;
 use crate::line::Line;
 use crate::link::Link;
 use crate::profile::{ArrayProfile, ProfileError};
+use crate::tables::{Tables, Words};
 use std::collections::VecDeque;
 
 /// Resources by number: what happens at one time happens in this order, then by channel and by die.
@@ -26,7 +27,7 @@ struct Active {
 
 /// A drive of dies.
 #[derive(Debug)]
-pub(crate) struct Drive {
+pub(crate) struct Drive<W> {
     profile: ArrayProfile,
     calendar: Calendar,
     array: Array,
@@ -36,7 +37,7 @@ pub(crate) struct Drive {
     starts: Line,
     commands: Box<[Active]>,
     /// Absent, pages are overwritten in place.
-    layer: Option<Layer>,
+    layer: Option<Layer<W>>,
     done: VecDeque<Completion>,
     /// Commands that are not done.
     under_way: u32,
@@ -45,9 +46,9 @@ pub(crate) struct Drive {
     awake_at: u64,
 }
 
-impl Drive {
+impl<W: Words> Drive<W> {
     /// An idle drive without data.
-    pub fn new(profile: &ArrayProfile, commands: usize) -> Result<Self, ProfileError> {
+    pub fn new(profile: &ArrayProfile, commands: usize, tables: Tables<W>) -> Result<Self, ProfileError> {
         let nothing = Active { command: Command { kind: Kind::Flush, start: 0, bytes: 0 }, left: 0 };
         Ok(Self {
             calendar: Calendar::new(CHANNELS + Array::resources(profile)),
@@ -56,7 +57,7 @@ impl Drive {
             link_out: Link::new(profile.link_out),
             starts: Line::new(commands),
             commands: vec![nothing; commands].into(),
-            layer: Layer::new(profile, commands)?,
+            layer: Layer::new(profile, commands, tables)?,
             done: VecDeque::with_capacity(64),
             under_way: 0,
             idle_since: 0,
@@ -115,9 +116,13 @@ impl Drive {
         self.done.pop_front()
     }
 
-    /// What the translation layer has done so far.
-    pub fn counts(&self) -> Counts {
-        self.layer.as_ref().map(Layer::counts).unwrap_or_default()
+    /// The translation layer, where there is one.
+    pub fn layer(&self) -> Option<&Layer<W>> {
+        self.layer.as_ref()
+    }
+
+    pub fn layer_mut(&mut self) -> Option<&mut Layer<W>> {
+        self.layer.as_mut()
     }
 
     #[inline]

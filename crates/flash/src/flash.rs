@@ -3,13 +3,15 @@
 use crate::command::{Command, Completion, Ticket};
 use crate::drive::Drive;
 use crate::fixed::Fixed;
-use crate::layer::Counts;
+use crate::layer::{Counts, Layer};
 use crate::profile::{Medium, Profile, ProfileError};
+use crate::state::StateError;
+use crate::tables::{Tables, Words};
 
 /// A drive's time. Its owner says what arrives when, and asks what has completed.
 #[derive(Debug)]
-pub struct Flash {
-    machine: Machine,
+pub struct Flash<W = Vec<u32>> {
+    machine: Machine<W>,
     /// Tickets that no command has.
     free: Vec<u32>,
     /// Until when everything has happened.
@@ -17,22 +19,36 @@ pub struct Flash {
 }
 
 #[derive(Debug)]
-enum Machine {
+enum Machine<W> {
     Fixed(Fixed),
-    Array(Box<Drive>),
+    Array(Box<Drive<W>>),
 }
 
 impl Flash {
-    /// A drive to which nothing has arrived yet.
+    /// An empty drive, with tables on the heap.
     ///
     /// # Errors
     /// The profile describes no drive.
     pub fn new(profile: &Profile) -> Result<Self, ProfileError> {
         profile.check()?;
+        Self::with_tables(profile, Tables::on_heap(profile))
+    }
+}
+
+impl<W: Words> Flash<W> {
+    /// An empty drive, with tables in memory that the owner gives, of the [`crate::table_sizes`].
+    ///
+    /// # Errors
+    /// The profile describes no drive.
+    ///
+    /// # Panics
+    /// When the tables have other sizes.
+    pub fn with_tables(profile: &Profile, tables: Tables<W>) -> Result<Self, ProfileError> {
+        profile.check()?;
         let commands = profile.commands as usize;
         let machine = match &profile.medium {
             Medium::Fixed(fixed) => Machine::Fixed(Fixed::new(*fixed, commands)),
-            Medium::Array(array) => Machine::Array(Box::new(Drive::new(array, commands)?)),
+            Medium::Array(array) => Machine::Array(Box::new(Drive::new(array, commands, tables)?)),
         };
         Ok(Self { machine, free: (0..profile.commands).rev().collect(), now: 0 })
     }
@@ -101,12 +117,80 @@ impl Flash {
         completion
     }
 
+    fn layer(&self) -> Option<&Layer<W>> {
+        match &self.machine {
+            Machine::Fixed(_) => None,
+            Machine::Array(drive) => drive.layer(),
+        }
+    }
+
+    fn layer_mut(&mut self) -> Option<&mut Layer<W>> {
+        match &mut self.machine {
+            Machine::Fixed(_) => None,
+            Machine::Array(drive) => drive.layer_mut(),
+        }
+    }
+
     /// What the translation layer has done since the drive was made.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        match &self.machine {
-            Machine::Fixed(_) => Counts::default(),
-            Machine::Array(drive) => drive.counts(),
+        self.layer().map(Layer::counts).unwrap_or_default()
+    }
+
+    /// Records what changes in flash from now on, for [`Self::records`].
+    pub fn keep_records(&mut self) {
+        self.layer_mut().into_iter().for_each(|layer| layer.records.kept = true);
+    }
+
+    /// What has changed since [`Self::clear_records`], in words of docs/spec/flash.md, "Records".
+    #[inline]
+    #[must_use]
+    pub fn records(&self) -> &[u32] {
+        self.layer().map_or(&[], |layer| layer.records.words())
+    }
+
+    /// The records have been written down.
+    #[inline]
+    pub fn clear_records(&mut self) {
+        self.layer_mut().into_iter().for_each(|layer| layer.records.clear());
+    }
+
+    /// Logical units of the map; 0 where there is none.
+    #[must_use]
+    pub fn map_len(&self) -> usize {
+        self.layer().map_or(0, |layer| layer.map.len())
+    }
+
+    /// Map entries from a logical unit on, as they are in flash; what only the buffer has is not in it.
+    ///
+    /// # Panics
+    /// When there are not as many from there on.
+    pub fn map_words(&self, first: usize, into: &mut [u32]) {
+        assert!(first + into.len() <= self.map_len(), "units {first} + {} of {}", into.len(), self.map_len());
+        self.layer().into_iter().for_each(|layer| layer.map_words(first, into));
+    }
+
+    /// The blocks: [`crate::BLOCK_WORDS`] each.
+    #[must_use]
+    pub fn block_words(&self) -> Vec<u32> {
+        self.layer().map(Layer::block_words).unwrap_or_default()
+    }
+
+    /// Gives an empty drive the state that was written down: its map, its blocks, and the records since then. `torn`:
+    /// the drive's last life ended while programs were under way, so rows that they may have spoilt are not used again.
+    ///
+    /// # Errors
+    /// The words describe no state of this drive, which is of no use then.
+    pub fn restore(
+        &mut self,
+        map: &[u32],
+        blocks: &[u32],
+        records: &[u32],
+        torn: bool,
+    ) -> Result<(), StateError> {
+        match self.layer_mut() {
+            Some(layer) => layer.restore(map, blocks, records, torn),
+            None => Ok(()),
         }
     }
 }

@@ -10,6 +10,8 @@ use crate::buffer::{Buffer, Stage};
 use crate::fifo::{Fifo, NONE};
 use crate::geometry::{Geometry, Place};
 use crate::profile::{ArrayProfile, ProfileError, TranslationProfile, UNIT_BYTES};
+use crate::record::Records;
+use crate::tables::{Tables, Words};
 use std::collections::VecDeque;
 
 /// A map entry with this bit is a slot of the buffer.
@@ -134,14 +136,14 @@ pub(crate) struct Row {
 }
 
 #[derive(Debug)]
-pub(crate) struct Layer {
+pub(crate) struct Layer<W> {
     pub(crate) profile: TranslationProfile,
     pub(crate) geometry: Geometry,
     sector_bytes: u64,
     /// Logical to physical unit, or slot.
-    pub(crate) map: Vec<u32>,
+    pub(crate) map: W,
     /// Physical to logical unit, [`NONE`] of one that is not valid.
-    pub(crate) owners: Vec<u32>,
+    pub(crate) owners: W,
     pub(crate) blocks: Vec<Block>,
     pub(crate) groups: Vec<Group>,
     pub(crate) buffer: Buffer,
@@ -162,11 +164,14 @@ pub(crate) struct Layer {
     /// The drive is idle.
     pub(crate) quiet: bool,
     pub(crate) counts: Counts,
+    pub(crate) records: Records,
+    /// Programs that a plane may have begun at once.
+    pub(crate) registers: u32,
 }
 
-impl Layer {
+impl<W: Words> Layer<W> {
     /// The translation layer of an empty drive; `None` where pages are overwritten in place.
-    pub fn new(array: &ArrayProfile, commands: usize) -> Result<Option<Self>, ProfileError> {
+    pub fn new(array: &ArrayProfile, commands: usize, tables: Tables<W>) -> Result<Option<Self>, ProfileError> {
         let Some(profile) = &array.translation else { return Ok(None) };
         let geometry = Geometry::new(array);
         let logical = array.logical_units();
@@ -199,10 +204,14 @@ impl Layer {
             bytes => (bytes / UNIT_BYTES) as usize,
         };
         let row_units_max = geometry.shapes.iter().map(|shape| shape.row_units).max().unwrap_or(1) as usize;
+        let Tables { mut map, mut owners } = tables;
+        assert!(map.len() == logical as usize && owners.len() == geometry.units(), "the tables' sizes");
+        map.fill(UNMAPPED);
+        owners.fill(NONE);
         Ok(Some(Self {
             sector_bytes: array.sector_bytes,
-            map: vec![UNMAPPED; logical as usize],
-            owners: vec![NONE; geometry.units()],
+            map,
+            owners,
             blocks,
             buffer: Buffer::new(slots),
             gathers: vec![Gather::default(); geometry.kinds()],
@@ -217,6 +226,8 @@ impl Layer {
             awake: false,
             quiet: false,
             counts: Counts::default(),
+            records: Records::default(),
+            registers: array.registers,
             groups,
             geometry,
             profile: profile.clone(),
@@ -452,7 +463,9 @@ impl Layer {
     /// The host does not need these bytes any more; parts of units stay.
     pub fn deallocate(&mut self, start: u64, bytes: u64) {
         let (first, end) = (start.div_ceil(UNIT_BYTES), (start + bytes) / UNIT_BYTES);
-        for unit in first..end.min(self.map.len() as u64) {
+        let end = end.min(self.map.len() as u64);
+        self.records.deallocate(first, end.saturating_sub(first));
+        for unit in first..end {
             let entry = std::mem::replace(&mut self.map[unit as usize], UNMAPPED);
             let old = match entry & SLOT {
                 0 => entry,

@@ -25,6 +25,9 @@ mod link;
 mod profile;
 mod program;
 mod rate;
+mod record;
+mod state;
+mod tables;
 
 pub use command::{Command, Completion, Kind, Ticket};
 pub use flash::Flash;
@@ -33,3 +36,5 @@ pub use profile::{
     ArrayProfile, BlockKind, FixedProfile, Medium, Profile, ProfileError, TranslationProfile, UNIT_BYTES, Victim, Wear,
 };
 pub use rate::Rate;
+pub use state::{BLOCK_WORDS, StateError};
+pub use tables::{Tables, Words, sizes as table_sizes};

@@ -6,6 +6,7 @@ use crate::buffer::Stage;
 use crate::fifo::NONE;
 use crate::layer::{HOST, HOST_FLOOR, Layer, MOVED, Row, SLOT, UNMAPPED};
 use crate::profile::{DIE_PLANES_MAX, UNIT_BYTES};
+use crate::tables::Words;
 
 /// Planes of one die that have room for a program.
 struct Stripe {
@@ -13,7 +14,7 @@ struct Stripe {
     count: u32,
 }
 
-impl Layer {
+impl<W: Words> Layer<W> {
     /// Programs what is gathered, as far as it fills a stripe, or does not wait for more, and there is room.
     pub(crate) fn program_gathered(&mut self, array: &mut Array) {
         for kind in 0..self.gathers.len() {
@@ -94,6 +95,7 @@ impl Layer {
                 let block = group.free.take()?;
                 self.blocks[block as usize].state = State::Open;
                 group.open[stream] = Some(block);
+                self.records.open(block, stream);
                 block
             }
         };
@@ -141,16 +143,17 @@ impl Layer {
         let shape = &self.geometry.shapes[place.kind];
         let (row_units, rows) = (shape.row_units, shape.rows);
         let begin = number as usize * self.row_units_max;
+        self.records.program(first, row_units);
         for at in 0..row_units {
             let (unit, from) = std::mem::replace(&mut self.row_units[begin + at as usize], (NONE, NONE));
-            if unit == NONE {
-                continue;
-            }
-            match from & SLOT {
-                0 => self.moved_to(unit, from, (first + at, block)),
-                _ => self.written_to(unit, from & !SLOT, (first + at, block)),
-            }
-            if stream as usize == MOVED {
+            let to = (first + at, block);
+            let is_valid = match from & SLOT {
+                _ if unit == NONE => false,
+                0 => self.moved_to(unit, from, to),
+                _ => self.written_to(unit, from & !SLOT, to),
+            };
+            self.records.unit(if is_valid { unit } else { NONE });
+            if unit != NONE && stream as usize == MOVED {
                 self.groups[group].in_rows -= 1;
             }
         }
@@ -165,15 +168,17 @@ impl Layer {
         self.wake(group);
     }
 
-    /// A slot's unit is programmed at `to`, of `block`.
+    /// A slot's unit is programmed at `to`, of `block`; whether it is valid there.
     #[inline]
-    fn written_to(&mut self, unit: u32, slot: u32, (to, block): (u32, u32)) {
+    fn written_to(&mut self, unit: u32, slot: u32, (to, block): (u32, u32)) -> bool {
         let (version, waiter) = {
             let slot = &self.buffer.slots[slot as usize];
             (slot.version, slot.waiter)
         };
         let entry = self.map[unit as usize];
+        let mut is_valid = false;
         if entry == slot | SLOT {
+            is_valid = true;
             let old = self.buffer.slots[slot as usize].old;
             self.map[unit as usize] = to;
             self.settle(unit, old, (to, block));
@@ -181,6 +186,7 @@ impl Layer {
             // A newer version waits. Until it is programmed, this one is what a power cut leaves.
             let newer = &mut self.buffer.slots[(entry & !SLOT) as usize];
             if newer.old_version < version {
+                is_valid = true;
                 newer.old_version = version;
                 let old = std::mem::replace(&mut newer.old, to);
                 self.settle(unit, old, (to, block));
@@ -195,23 +201,26 @@ impl Layer {
                 self.waiting.durable.push_back(waiter);
             }
         }
+        is_valid
     }
 
-    /// A valid unit was moved.
-    fn moved_to(&mut self, unit: u32, from: u32, (to, block): (u32, u32)) {
+    /// A unit was moved; whether it is valid where it is now.
+    fn moved_to(&mut self, unit: u32, from: u32, (to, block): (u32, u32)) -> bool {
         let source = self.geometry.place(from).block;
-        let entry = self.map[unit as usize];
-        if entry == from {
-            self.map[unit as usize] = to;
-            self.settle(unit, from, (to, block));
-        } else if entry & SLOT != 0 && self.buffer.slots[(entry & !SLOT) as usize].old == from {
-            self.buffer.slots[(entry & !SLOT) as usize].old = to;
+        let entry = match self.map[unit as usize] {
+            slot if slot & SLOT != 0 => &mut self.buffer.slots[(slot & !SLOT) as usize].old,
+            _ => &mut self.map[unit as usize],
+        };
+        let is_valid = *entry == from;
+        if is_valid {
+            *entry = to;
             self.settle(unit, from, (to, block));
         }
         self.blocks[source as usize].readers -= 1;
         if self.blocks[source as usize].state == State::Drained {
             self.wake(self.geometry.group_of(source));
         }
+        is_valid
     }
 
     /// What the map says of a unit is true of `to` from now on, and not of `old`.
