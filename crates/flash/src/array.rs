@@ -25,6 +25,7 @@ pub(crate) enum Class {
 }
 
 const CLASSES: usize = 2;
+const ACTS: usize = 3;
 
 /// Who is told that an operation is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +115,8 @@ struct Die {
     /// The operations under way, one a plane at most.
     running: [u32; DIE_PLANES_MAX],
     count: usize,
+    /// Operations that are ready in its planes, by what they do.
+    ready: [u32; ACTS],
     fair: Fair,
 }
 
@@ -212,7 +215,7 @@ impl Array {
         let plane = &mut self.planes[op.plane as usize];
         if op.act == Act::Erase {
             plane.erases.push(&mut self.ops, entry);
-            self.change_die(op.plane);
+            self.make_ready(op.plane, Act::Erase);
         } else {
             let rank = op.act as usize * CLASSES + op.class as usize;
             plane.waiting[rank].push(&mut self.ops, entry);
@@ -232,6 +235,15 @@ impl Array {
         self.changed_dies.set(self.die_of(plane));
     }
 
+    /// One more operation is ready in a plane.
+    #[inline]
+    fn make_ready(&mut self, plane: u32, act: Act) {
+        let die = self.die_of(plane);
+        self.dies[die].ready[act as usize] += 1;
+        self.changed = true;
+        self.changed_dies.set(die);
+    }
+
     /// Whether something may begin.
     #[inline]
     pub fn has_changed(&self) -> bool {
@@ -240,7 +252,6 @@ impl Array {
 
     /// Begins what can begin at `now`.
     pub fn start(&mut self, now: u64, calendar: &mut Calendar) {
-        self.changed = false;
         while let Some(plane) = self.changed_planes.take() {
             self.admit(plane);
         }
@@ -250,11 +261,12 @@ impl Array {
         while let Some(die) = self.changed_dies.take() {
             self.start_die(die, now, calendar);
         }
+        self.changed = false;
     }
 
     /// Gives a plane's free registers to what waits for them.
     fn admit(&mut self, number: usize) {
-        let (die, channel) = (self.die_of(number as u32), self.channel_of(number as u32));
+        let channel = self.channel_of(number as u32);
         while self.planes[number].free > 0 {
             let plane = &mut self.planes[number];
             let orders = plane.waiting.map(|queue| since(queue, &self.ops));
@@ -266,7 +278,7 @@ impl Array {
             let plane = &mut self.planes[number];
             if rank < CLASSES {
                 plane.reads.push(&mut self.ops, op);
-                self.changed_dies.set(die);
+                self.make_ready(number as u32, Act::Read);
             } else {
                 plane.filling += 1;
                 self.channels[channel].queues[rank - CLASSES].push(&mut self.ops, op);
@@ -293,9 +305,12 @@ impl Array {
         if self.dies[number].count > 0 {
             return;
         }
+        if self.dies[number].ready == [0; ACTS] {
+            return;
+        }
         let planes = (number..self.planes.len()).step_by(self.dies.len());
-        let mut orders = [NEVER; 3];
-        let mut soon = [false; 3];
+        let mut orders = [NEVER; ACTS];
+        let mut soon = [false; ACTS];
         for plane in planes.clone().map(|plane| &self.planes[plane]) {
             for (order, queue) in orders.iter_mut().zip([plane.reads, plane.programs, plane.erases]) {
                 *order = since(queue, &self.ops).min(*order);
@@ -317,6 +332,7 @@ impl Array {
             let Some(op) = queue.into_iter().nth(act).and_then(|queue| queue.pop(&mut self.ops)) else { continue };
             die.running[die.count] = op;
             die.count += 1;
+            die.ready[act] -= 1;
             longest = longest.max(self.ops[op as usize].array_ns);
         }
         let others = (die.count as u64).saturating_sub(1) * self.profile.multi_plane_ns;
@@ -344,6 +360,7 @@ impl Array {
         let plane = &mut self.planes[op.plane as usize];
         plane.filling -= 1;
         plane.programs.push(&mut self.ops, entry);
+        self.make_ready(op.plane, Act::Program);
         None
     }
 

@@ -6,53 +6,50 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// A tournament among resources: the one whose time is the least wins, and of equals the one with the lower number.
 #[derive(Clone, Debug)]
 pub(crate) struct Calendar {
-    /// Times by resource, [`NEVER`] beyond the last; a power of two.
-    times: Box<[u64]>,
-    /// Who wins below each node; node 1 is the root, node 2n and 2n + 1 are below node n.
-    winners: Box<[u32]>,
+    /// Who wins below each node, as its time and, in the lower half, its number. Node 1 is the root, nodes 2n and 2n + 1
+    /// are below node n, and the last ones are the resources.
+    nodes: Box<[u128]>,
 }
 
 impl Calendar {
     /// Of so many resources, where nothing is to come.
     pub fn new(resources: usize) -> Self {
         let leaves = resources.next_power_of_two().max(2);
-        let mut winners = vec![0; leaves].into_boxed_slice();
-        for node in (1..leaves).rev() {
-            let first = |child: usize| if child < leaves { winners[child] } else { (child - leaves) as u32 };
-            winners[node] = first(2 * node);
+        let mut nodes = vec![0; 2 * leaves];
+        for (resource, node) in nodes[leaves..].iter_mut().enumerate() {
+            *node = event(NEVER, resource);
         }
-        Self { times: vec![NEVER; leaves].into_boxed_slice(), winners }
+        for node in (1..leaves).rev() {
+            nodes[node] = nodes[2 * node].min(nodes[2 * node + 1]);
+        }
+        Self { nodes: nodes.into() }
     }
 
     /// The next event: its time, [`NEVER`] if there is none, and its resource.
     #[inline]
     pub fn first(&self) -> (u64, usize) {
-        let winner = self.winners[1] as usize;
-        (self.times[winner], winner)
+        ((self.nodes[1] >> 64) as u64, self.nodes[1] as u64 as usize)
     }
 
     /// Says when something happens next at a resource.
     #[inline]
     pub fn set(&mut self, resource: usize, time: u64) {
-        self.times[resource] = time;
-        let leaves = self.times.len();
-        let mut node = (leaves + resource) / 2;
-        let mut winner = self.play(resource as u32, (resource ^ 1) as u32);
-        loop {
-            self.winners[node] = winner;
-            if node == 1 {
+        let mut node = self.nodes.len() / 2 + resource;
+        self.nodes[node] = event(time, resource);
+        while node > 1 {
+            let winner = self.nodes[node].min(self.nodes[node ^ 1]);
+            node /= 2;
+            if self.nodes[node] == winner {
+                // As before, and so are all above.
                 return;
             }
-            winner = self.play(winner, self.winners[node ^ 1]);
-            node /= 2;
+            self.nodes[node] = winner;
         }
     }
+}
 
-    #[inline]
-    fn play(&self, a: u32, b: u32) -> u32 {
-        let (of_a, of_b) = (self.times[a as usize], self.times[b as usize]);
-        if of_a < of_b || of_a == of_b && a < b { a } else { b }
-    }
+fn event(time: u64, resource: usize) -> u128 {
+    u128::from(time) << 64 | resource as u128
 }
 
 #[cfg(test)]

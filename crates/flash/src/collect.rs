@@ -3,7 +3,7 @@
 use crate::array::{Act, Array, Class, Op, Owner};
 use crate::blocks::State;
 use crate::fifo::NONE;
-use crate::layer::{HOST_FLOOR, Layer, MOVED};
+use crate::layer::{HOST_FLOOR, Layer, MOVED, mix, usable_units};
 use crate::profile::{UNIT_BYTES, Victim, Wear};
 use crate::tables::Words;
 
@@ -93,7 +93,7 @@ impl<W: Words> Layer<W> {
             if block.state != State::Closed || block.valid > valid_max {
                 continue;
             }
-            let age = u128::from(self.counts.programs - block.closed_at + 1);
+            let age = u128::from(self.clock - block.closed_at + 1);
             let benefit = ((units - u128::from(block.valid)) * age, 2 * u128::from(block.valid));
             if best.is_none_or(|(_, (over, under))| benefit.0 * under > over * benefit.1) {
                 best = Some((number, benefit));
@@ -189,17 +189,20 @@ impl<W: Words> Layer<W> {
     /// A block is erased.
     pub(crate) fn erased(&mut self, block: u32) {
         let number = self.geometry.group_of(block);
-        let endurance = self.geometry.shape_of_group(number).kind.endurance;
+        let endurance = self.endurance(number, block);
+        // In a drive that takes no writes any more, worn blocks last until what it has is in its place.
+        let is_read_only = self.is_read_only();
         self.counts.erases += 1;
         self.groups[number].erasing -= 1;
         self.groups[number].has_erased = true;
         let entry = &mut self.blocks[block as usize];
         entry.erases += 1;
         entry.next_row = 0;
-        let is_worn = endurance > 0 && entry.erases >= endurance;
+        let is_worn = entry.erases >= endurance && !is_read_only;
         self.records.erase(block, is_worn);
         if is_worn {
             entry.state = State::Bad;
+            self.retire(number);
         } else {
             entry.state = State::Free;
             let key = match self.profile.wear {
@@ -209,5 +212,24 @@ impl<W: Words> Layer<W> {
             self.groups[number].free.put(key, block);
         }
         self.wake(number);
+    }
+
+    /// Erases that a block survives: an eighth fewer or more than blocks of its kind do.
+    fn endurance(&self, number: usize, block: u32) -> u32 {
+        let endurance = self.geometry.shape_of_group(number).kind.endurance;
+        if endurance == 0 {
+            return u32::MAX;
+        }
+        let spread = u64::from(endurance / 4);
+        let more = mix(self.profile.seed.rotate_left(32) ^ u64::from(block)) % (spread + 1);
+        endurance - endurance / 8 + more as u32
+    }
+
+    /// A block of a group has become bad.
+    fn retire(&mut self, number: usize) {
+        let is_good = |block: &u32| self.blocks[*block as usize].state != State::Bad;
+        let good = self.geometry.blocks_of(number).filter(is_good).count() as u64;
+        let shape = self.geometry.shape_of_group(number);
+        self.usable = self.usable - usable_units(good + 1, shape) + usable_units(good, shape);
     }
 }

@@ -40,4 +40,6 @@ pub struct Completion {
     pub ticket: Ticket,
     /// When, in nanoseconds.
     pub time: u64,
+    /// It is a write that was not made, since the drive has become read-only.
+    pub refused: bool,
 }

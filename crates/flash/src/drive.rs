@@ -79,8 +79,9 @@ impl<W: Words> Drive<W> {
         }
         self.under_way += 1;
         let start = (now + self.profile.command_ns).max(self.awake_at);
-        self.starts.enter(start, ticket.0);
-        self.calendar.set(START, self.starts.next_due());
+        if self.starts.enter(start, ticket.0) {
+            self.calendar.set(START, start);
+        }
     }
 
     /// When something happens next.
@@ -170,17 +171,22 @@ impl<W: Words> Drive<W> {
         }
         layer.work(&mut self.array);
         while let Some((command, bytes)) = layer.next_write() {
-            self.link_in.enter(now, bytes, command);
-            self.calendar.set(LINK_IN, self.link_in.next_due());
+            if self.link_in.enter(now, bytes, command) {
+                self.calendar.set(LINK_IN, self.link_in.next_due());
+            }
         }
-        while let Some(command) = self.layer.as_mut().and_then(Layer::next_durable) {
-            self.complete(now, command);
+        while let Some((command, refused)) = self.layer.as_mut().and_then(Layer::next_ended) {
+            self.end(now, command, refused);
         }
     }
 
     #[inline]
     fn complete(&mut self, now: u64, command: u32) {
-        self.done.push_back(Completion { ticket: Ticket(command), time: now });
+        self.end(now, command, false);
+    }
+
+    fn end(&mut self, now: u64, command: u32, refused: bool) {
+        self.done.push_back(Completion { ticket: Ticket(command), time: now, refused });
         self.under_way -= 1;
         if self.under_way == 0 {
             self.idle_since = now;
@@ -215,13 +221,15 @@ impl<W: Words> Drive<W> {
     }
 
     fn receive(&mut self, now: u64, command: u32, bytes: u64) {
-        self.link_in.enter(now, bytes, command);
-        self.calendar.set(LINK_IN, self.link_in.next_due());
+        if self.link_in.enter(now, bytes, command) {
+            self.calendar.set(LINK_IN, self.link_in.next_due());
+        }
     }
 
     fn send(&mut self, now: u64, command: u32, bytes: u64) {
-        self.link_out.enter(now, bytes, command);
-        self.calendar.set(LINK_OUT, self.link_out.next_due());
+        if self.link_out.enter(now, bytes, command) {
+            self.calendar.set(LINK_OUT, self.link_out.next_due());
+        }
     }
 
     #[inline]

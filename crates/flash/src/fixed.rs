@@ -27,7 +27,9 @@ impl Fixed {
             end = self.passed;
         }
         match command.kind {
-            Kind::Read => self.reads.enter(end.saturating_add(self.profile.read_ns), ticket.0),
+            Kind::Read => {
+                self.reads.enter(end.saturating_add(self.profile.read_ns), ticket.0);
+            }
             _ => {
                 // A Flush does not wait for the bytes of a Write before it, so its end may be before that one's.
                 let end = end.saturating_add(self.profile.write_ns).max(self.others.last_due());
@@ -46,6 +48,6 @@ impl Fixed {
     pub fn leave(&mut self) -> Option<Completion> {
         let time = self.next_due();
         let line = if self.reads.next_due() <= time { &mut self.reads } else { &mut self.others };
-        line.leave().map(|ticket| Completion { ticket: Ticket(ticket), time })
+        line.leave().map(|ticket| Completion { ticket: Ticket(ticket), time, refused: false })
     }
 }

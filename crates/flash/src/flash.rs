@@ -137,6 +137,22 @@ impl<W: Words> Flash<W> {
         self.layer().map(Layer::counts).unwrap_or_default()
     }
 
+    /// Whether writes are refused: so many blocks are worn out that the rest has no room for the capacity.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.layer().is_some_and(Layer::is_read_only)
+    }
+
+    /// Makes an empty drive what it is after having been written at random for long, without simulating that: each unit
+    /// is valid somewhere, and blocks have as many valid units as in the steady state.
+    ///
+    /// # Panics
+    /// When anything has arrived before.
+    pub fn precondition(&mut self) {
+        assert!(self.now == 0, "only a new drive is preconditioned");
+        self.layer_mut().into_iter().for_each(Layer::precondition);
+    }
+
     /// Records what changes in flash from now on, for [`Self::records`].
     pub fn keep_records(&mut self) {
         self.layer_mut().into_iter().for_each(|layer| layer.records.kept = true);

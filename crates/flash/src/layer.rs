@@ -8,7 +8,7 @@ use crate::bits::Bits;
 use crate::blocks::{Block, ByValid, FreeBlocks, State};
 use crate::buffer::{Buffer, Stage};
 use crate::fifo::{Fifo, NONE};
-use crate::geometry::{Geometry, Place};
+use crate::geometry::{Geometry, Place, Shape};
 use crate::profile::{ArrayProfile, ProfileError, TranslationProfile, UNIT_BYTES};
 use crate::record::Records;
 use crate::tables::{Tables, Words};
@@ -122,8 +122,8 @@ pub(crate) struct Waiting {
     pub flushes: VecDeque<(u64, u32)>,
     /// Units, by command, that have to be programmed before it completes.
     pub units: Box<[u32]>,
-    /// Commands that wait no more.
-    pub durable: VecDeque<u32>,
+    /// Commands that wait no more, and whether they were refused.
+    pub ended: VecDeque<(u32, bool)>,
 }
 
 /// A program under way.
@@ -165,6 +165,10 @@ pub(crate) struct Layer<W> {
     pub(crate) quiet: bool,
     pub(crate) counts: Counts,
     pub(crate) records: Records,
+    /// Units that the good blocks have room for, beside what the layer needs.
+    pub(crate) usable: u64,
+    /// Programs that were ever made: the age of blocks.
+    pub(crate) clock: u64,
     /// Programs that a plane may have begun at once.
     pub(crate) registers: u32,
 }
@@ -188,10 +192,7 @@ impl<W: Words> Layer<W> {
                     free.put(0, block);
                 }
             }
-            // So many units may be invalid without a block that has a whole program of them.
-            let scattered = free.len() as u64 * u64::from(shape.row_units - 1);
-            let units = (free.len() as u64).saturating_sub(RESERVE) * u64::from(shape.block_units);
-            usable += units.saturating_sub(scattered);
+            usable += usable_units(free.len() as u64, shape);
             groups.push(Group::new(free, shape.block_units));
         }
         if logical > usable {
@@ -227,6 +228,8 @@ impl<W: Words> Layer<W> {
             quiet: false,
             counts: Counts::default(),
             records: Records::default(),
+            usable,
+            clock: 0,
             registers: array.registers,
             groups,
             geometry,
@@ -275,11 +278,15 @@ impl<W: Words> Layer<W> {
             && version < programmed
         {
             self.waiting.flushes.pop_front();
-            self.waiting.durable.push_back(command);
+            self.waiting.ended.push_back((command, false));
         }
     }
 
     fn admit_writes(&mut self, array: &mut Array) {
+        if self.is_read_only() {
+            let refused = self.waiting.writes.drain(..).map(|(command, _)| (command, true));
+            self.waiting.ended.extend(refused);
+        }
         while let Some(&(command, (start, bytes))) = self.waiting.writes.front() {
             let units = (start + bytes).div_ceil(UNIT_BYTES) - start / UNIT_BYTES;
             if !self.buffer.promise(units as usize) {
@@ -300,9 +307,14 @@ impl<W: Words> Layer<W> {
         self.waiting.admitted.pop_front()
     }
 
-    /// A command for which all is programmed.
-    pub fn next_durable(&mut self) -> Option<u32> {
-        self.waiting.durable.pop_front()
+    /// A command that waits no more, since all is programmed, or since it was refused.
+    pub fn next_ended(&mut self) -> Option<(u32, bool)> {
+        self.waiting.ended.pop_front()
+    }
+
+    /// Whether writes are refused: the good blocks have no room for the capacity any more.
+    pub fn is_read_only(&self) -> bool {
+        self.usable < self.map.len() as u64
     }
 
     /// Reads an extent: answers the pages that are being read, and the bytes that are in memory.
@@ -535,8 +547,15 @@ impl<W: Words> Layer<W> {
     }
 }
 
+/// What so many blocks of a group have room for: all but the reserve, and what may be invalid without a block that has
+/// a whole program of it.
+pub(crate) fn usable_units(blocks: u64, shape: &Shape) -> u64 {
+    let units = blocks.saturating_sub(RESERVE) * u64::from(shape.block_units);
+    units.saturating_sub(blocks * u64::from(shape.row_units - 1))
+}
+
 /// A number that looks random, of a number (Steele, Lea and Flood, OOPSLA 2014: the finish of SplitMix64).
-fn mix(number: u64) -> u64 {
+pub(crate) fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

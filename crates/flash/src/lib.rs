@@ -22,6 +22,7 @@ mod geometry;
 mod layer;
 mod line;
 mod link;
+mod precondition;
 mod profile;
 mod program;
 mod rate;

@@ -14,11 +14,12 @@ impl Line {
         Self { ends: VecDeque::with_capacity(capacity) }
     }
 
-    /// Lets `what` leave at `end`, which is no earlier than that of what entered before.
+    /// Lets `what` leave at `end`, which is no earlier than that of what entered before; whether it is the first.
     #[inline]
-    pub fn enter(&mut self, end: u64, what: u32) {
+    pub fn enter(&mut self, end: u64, what: u32) -> bool {
         debug_assert!(self.ends.back().is_none_or(|&(last, _)| last <= end), "a line's times go back");
         self.ends.push_back((end, what));
+        self.ends.len() == 1
     }
 
     /// When the first one leaves.

@@ -17,9 +17,10 @@ impl Link {
         Self { rate, free_at: 0, fraction: 0, line: Line::new(64) }
     }
 
-    /// Lets bytes of `command` pass after all those before; while the link is busy, fractions of a nanosecond add up.
+    /// Lets bytes of `command` pass after all those before; while the link is busy, fractions of a nanosecond add
+    /// up. Whether they are the first.
     #[inline]
-    pub fn enter(&mut self, now: u64, bytes: u64, command: u32) {
+    pub fn enter(&mut self, now: u64, bytes: u64, command: u32) -> bool {
         if self.free_at < now {
             (self.free_at, self.fraction) = (now, 0);
         }
@@ -33,7 +34,7 @@ impl Link {
             self.free_at = self.free_at.saturating_add(whole);
             self.fraction = rest;
         }
-        self.line.enter(self.free_at + u64::from(self.fraction > 0), command);
+        self.line.enter(self.free_at + u64::from(self.fraction > 0), command)
     }
 
     #[inline]

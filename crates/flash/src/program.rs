@@ -35,12 +35,14 @@ impl<W: Words> Layer<W> {
     /// The next die that has room for what the host writes, and which of its planes have; the turn after it.
     fn stripe(&self, kind: usize) -> Option<(usize, Stripe)> {
         let dies = self.geometry.dies as usize;
+        // What was acknowledged before a drive became read-only is programmed wherever there is room.
+        let floor = if self.is_read_only() { 0 } else { HOST_FLOOR };
         for step in 0..dies {
             let die = (self.gathers[kind].turn + step) % dies;
             let mut stripe = Stripe { planes: [0; DIE_PLANES_MAX], count: 0 };
             for plane in (die..self.geometry.planes as usize).step_by(dies) {
                 let group = &self.groups[self.geometry.group(plane as u32, kind)];
-                if group.open[HOST].is_some() || group.free.len() > HOST_FLOOR {
+                if group.open[HOST].is_some() || group.free.len() > floor {
                     stripe.planes[stripe.count as usize] = plane as u32;
                     stripe.count += 1;
                 }
@@ -130,6 +132,7 @@ impl<W: Words> Layer<W> {
         let times = &shape.kind.program_ns;
         let array_ns = times[(place.at / shape.row_units) as usize % times.len()];
         self.counts.programs += 1;
+        self.clock += 1;
         self.counts.programmed_units += u64::from(shape.row_units);
         let work = (u64::from(count) * UNIT_BYTES, array_ns);
         array.submit(Op::new(Act::Program, class, place.plane, Owner::Row(number), work));
@@ -162,7 +165,7 @@ impl<W: Words> Layer<W> {
         entry.programs -= 1;
         if entry.next_row == rows && entry.programs == 0 {
             entry.state = State::Closed;
-            entry.closed_at = self.counts.programs;
+            entry.closed_at = self.clock;
             self.groups[group].closed.insert(&mut self.blocks, block);
         }
         self.wake(group);
@@ -198,7 +201,7 @@ impl<W: Words> Layer<W> {
             let left = &mut self.waiting.units[waiter as usize];
             *left -= 1;
             if *left == 0 {
-                self.waiting.durable.push_back(waiter);
+                self.waiting.ended.push_back((waiter, false));
             }
         }
         is_valid

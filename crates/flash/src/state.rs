@@ -3,7 +3,7 @@
 use crate::blocks::{FreeBlocks, State};
 use crate::fifo::NONE;
 use crate::geometry::Place;
-use crate::layer::{Layer, SLOT, STREAMS, UNMAPPED};
+use crate::layer::{Layer, SLOT, STREAMS, UNMAPPED, usable_units};
 use crate::profile::Wear;
 use crate::record::Record;
 use crate::tables::Words;
@@ -159,10 +159,12 @@ impl<W: Words> Layer<W> {
 
     /// Puts each block where it belongs: free, open again, or closed.
     fn sort_blocks(&mut self, states: &[u32], torn: bool) {
+        let mut usable = 0;
         for number in 0..self.groups.len() {
             let rows = self.geometry.shape_of_group(number).rows;
             let group = &mut self.groups[number];
             group.free = FreeBlocks::default();
+            let mut good = 0;
             for block in self.geometry.blocks_of(number) {
                 let entry = &mut self.blocks[block as usize];
                 let stream = states[block as usize].checked_sub(OPEN).map(|stream| stream as usize);
@@ -170,6 +172,7 @@ impl<W: Words> Layer<W> {
                     // Programs that had begun may have spoilt the rows after the last one that is known.
                     entry.next_row += self.registers;
                 }
+                good += u64::from(states[block as usize] != BAD);
                 match stream {
                     _ if states[block as usize] == BAD => entry.state = State::Bad,
                     Some(stream) if entry.next_row < rows && group.open[stream].is_none() => {
@@ -187,8 +190,10 @@ impl<W: Words> Layer<W> {
                     }
                 }
             }
+            usable += usable_units(good, self.geometry.shape_of_group(number));
             self.wake(number);
         }
+        self.usable = usable;
     }
 }
 
