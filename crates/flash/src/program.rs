@@ -35,8 +35,8 @@ impl<W: Words> Layer<W> {
     /// The next die that has room for what the host writes, and which of its planes have; the turn after it.
     fn stripe(&self, kind: usize) -> Option<(usize, Stripe)> {
         let dies = self.geometry.dies as usize;
-        // What was acknowledged before a drive became read-only is programmed wherever there is room.
-        let floor = if self.is_read_only() { 0 } else { HOST_FLOOR };
+        // A drive that has become read-only loses no more blocks, so it needs none against that.
+        let floor = if self.is_read_only() { HOST_FLOOR - 1 } else { HOST_FLOOR };
         for step in 0..dies {
             let die = (self.gathers[kind].turn + step) % dies;
             let mut stripe = Stripe { planes: [0; DIE_PLANES_MAX], count: 0 };
