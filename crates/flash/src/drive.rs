@@ -73,6 +73,7 @@ impl<W: Words> Drive<W> {
         let sleeps = self.profile.low_power_ns;
         if self.under_way == 0 {
             self.calendar.set(IDLE, NEVER);
+            self.layer.iter_mut().for_each(|layer| layer.set_quiet(false));
             if sleeps > 0 && now - self.idle_since > sleeps {
                 self.awake_at = now + self.profile.warm_up_ns;
             }
@@ -146,7 +147,7 @@ impl<W: Words> Drive<W> {
             }
             IDLE => {
                 self.calendar.set(IDLE, NEVER);
-                self.layer.iter_mut().for_each(Layer::idle);
+                self.layer.iter_mut().for_each(|layer| layer.set_quiet(true));
             }
             _ => match self.array.resource(resource) {
                 Ok(channel) => {

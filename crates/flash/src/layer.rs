@@ -246,11 +246,11 @@ impl<W: Words> Layer<W> {
         if self.profile.gc_idle_blocks == 0 { 0 } else { self.profile.idle_ns.max(1) }
     }
 
-    /// The drive is idle, until a command arrives.
-    pub fn idle(&mut self) {
-        self.quiet = true;
-        for group in 0..self.groups.len() {
-            self.wake(group);
+    /// The drive is idle, or not any more: what is wanted of each group changes.
+    pub fn set_quiet(&mut self, quiet: bool) {
+        if self.quiet != quiet {
+            self.quiet = quiet;
+            (0..self.groups.len()).for_each(|group| self.wake(group));
         }
     }
 
