@@ -85,6 +85,11 @@ impl Buffer {
         fits
     }
 
+    /// Whether bytes are on their way to promised slots.
+    pub fn has_promised(&self) -> bool {
+        self.promised > 0
+    }
+
     /// Takes back the promise of a slot that is not needed.
     pub fn forgo(&mut self) {
         self.promised -= 1;

@@ -290,8 +290,8 @@ impl<W: Words> Layer<W> {
         while let Some(&(command, (start, bytes))) = self.waiting.writes.front() {
             let units = (start + bytes).div_ceil(UNIT_BYTES) - start / UNIT_BYTES;
             if !self.buffer.promise(units as usize) {
-                if self.busy_slots == 0 && self.waiting.admitted.is_empty() {
-                    // Nothing that is under way makes room, so what is gathered does not wait for more.
+                if self.busy_slots == 0 && !self.buffer.has_promised() {
+                    // Nothing that is under way makes room, or fills a stripe: what is gathered waits for no more.
                     self.force();
                     self.program_gathered(array);
                 }
