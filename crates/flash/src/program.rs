@@ -90,14 +90,15 @@ impl<W: Words> Layer<W> {
 
     /// The next row of a stream's open block; `None` if there is no free block.
     pub(crate) fn new_row(&mut self, number: usize, stream: usize) -> Option<u32> {
-        let group = &mut self.groups[number];
-        let block = match group.open[stream] {
+        let block = match self.groups[number].open[stream] {
             Some(block) => block,
             None => {
-                let block = group.free.take()?;
+                let block = self.groups[number].free.take()?;
                 self.blocks[block as usize].state = State::Open;
-                group.open[stream] = Some(block);
+                self.groups[number].open[stream] = Some(block);
                 self.records.open(block, stream);
+                // It has one free block less, and may want collection.
+                self.wake(number);
                 block
             }
         };
@@ -107,7 +108,7 @@ impl<W: Words> Layer<W> {
         entry.next_row += 1;
         entry.programs += 1;
         if entry.next_row == shape.rows {
-            group.open[stream] = None;
+            self.groups[number].open[stream] = None;
         }
         let row = Row { block, first, stream: stream as u8 };
         let number = match self.free_rows.pop() {
