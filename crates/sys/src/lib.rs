@@ -33,6 +33,8 @@ mod signal;
 pub mod sync;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
 mod thread;
+#[allow(unsafe_code, reason = "a mapping of one owner is a slice")]
+mod words;
 
 pub use clock::host_clock;
 pub use descriptor::{QUIET, QUIET_LEAST, QuietFd, forget_quiet, is_quiet, next_quiet};
@@ -44,3 +46,4 @@ pub use peer::peer_groups;
 pub use registers::Registers;
 pub use signal::{Signal, Signals, kill_here, stop_here};
 pub use thread::spawn_quiet;
+pub use words::Words;

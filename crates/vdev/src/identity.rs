@@ -20,6 +20,11 @@ impl Identity {
     /// Of a medium that a serial number tells from all others.
     pub const NONE: Self = Self(0);
 
+    /// As it is written down.
+    pub fn bytes(self) -> [u8; 16] {
+        self.0.to_le_bytes()
+    }
+
     /// Of a medium that ends with its process.
     pub fn drawn() -> Self {
         let mut bytes = [0; 16];

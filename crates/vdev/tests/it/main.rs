@@ -3,6 +3,7 @@
 mod arbitration;
 mod conformance;
 mod distant;
+mod drive_file;
 mod faults;
 mod host;
 mod hostile;

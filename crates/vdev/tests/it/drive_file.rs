@@ -1,0 +1,230 @@
+//! The state of a drive beside its image: kept over ends of all kinds, and refused when it is not its own.
+
+use nvmed_dice::Dice;
+use nvmed_flash::{
+    ArrayProfile, BlockKind, Command, Flash, Kind, Medium, Profile, Rate, TranslationProfile, UNIT_BYTES, Victim, Wear,
+};
+use nvmed_vdev::{DriveFile, DriveFileError, FileOptions, Flush, LIFE_COUNTERS, Media};
+use std::path::{Path, PathBuf};
+
+const UNITS: u64 = 2048;
+const TEXT: &str = "# a drive for tests\n";
+
+fn profile() -> Profile {
+    let kind = BlockKind {
+        per_plane: 24,
+        page_bytes: UNIT_BYTES,
+        pages: 32,
+        pages_per_program: 2,
+        read_ns: vec![40_000],
+        program_ns: vec![200_000],
+        erase_ns: 3_000_000,
+        endurance: 0,
+    };
+    let translation = TranslationProfile {
+        buffer_bytes: 2 << 20,
+        map_cache_bytes: 0,
+        victim: Victim::Greedy,
+        gc_blocks: 3,
+        gc_idle_blocks: 0,
+        idle_ns: 0,
+        wear: Wear::Simple,
+        bad_ppm: 0,
+        seed: 1,
+    };
+    let array = ArrayProfile {
+        capacity_bytes: UNITS * UNIT_BYTES,
+        channels: 2,
+        chips: 1,
+        dies: 1,
+        planes: 2,
+        registers: 2,
+        multi_plane_ns: 0,
+        bus_out: Rate::per_second(400_000_000),
+        bus_in: Rate::per_second(400_000_000),
+        sector_bytes: 512,
+        link_out: Rate::UNLIMITED,
+        link_in: Rate::UNLIMITED,
+        command_ns: 0,
+        low_power_ns: 0,
+        warm_up_ns: 0,
+        overtakes: 16,
+        blocks: vec![kind],
+        translation: Some(translation),
+    };
+    Profile { commands: 64, medium: Medium::Array(Box::new(array)) }
+}
+
+/// A directory of a test, and the image in it.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("nvmed-drive-file-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.0.join("disk.img")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn medium(image: &Path) -> Media {
+    let size = Some(UNITS * UNIT_BYTES);
+    Media::file(FileOptions { path: image.to_owned(), size, flush: Flush::Process, lock: true }).unwrap()
+}
+
+fn make(image: &Path, media: &Media) -> (DriveFile, Flash) {
+    let mut flash = Flash::new(&profile()).unwrap();
+    let file = DriveFile::create((image, media, Flush::Process), (&profile(), TEXT), &flash).unwrap();
+    flash.keep_records();
+    (file, flash)
+}
+
+fn open(image: &Path, media: &Media) -> Result<(DriveFile, Flash, bool), DriveFileError> {
+    let mut flash = Flash::new(&profile()).unwrap();
+    let (file, loaded) = DriveFile::open((image, media, Flush::Process), &profile(), &mut flash)?;
+    flash.keep_records();
+    Ok((file, flash, loaded.was_at_rest))
+}
+
+fn map(flash: &Flash) -> Vec<u32> {
+    let mut map = vec![0; flash.map_len()];
+    flash.map_words(0, &mut map);
+    map
+}
+
+/// A few random commands, one after the other.
+fn use_drive(flash: &mut Flash, dice: &mut Dice, commands: u64) {
+    for _ in 0..commands {
+        let start = dice.roll(UNITS);
+        let bytes = (1 + dice.roll(16)).min(UNITS - start) * UNIT_BYTES;
+        let kind = match dice.roll(16) {
+            0 => Kind::Flush,
+            1 => Kind::Deallocate,
+            _ => Kind::Write { fua: false },
+        };
+        flash.arrive(flash.now(), &Command { kind, start: start * UNIT_BYTES, bytes });
+        while flash.advance(u64::MAX).is_some() {}
+    }
+}
+
+#[test]
+fn a_drive_that_was_closed_or_ended_goes_on() {
+    let place = Place::new("goes-on");
+    let image = place.image();
+    let media = medium(&image);
+    let (mut file, mut flash) = make(&image, &media);
+    let mut dice = Dice::new(1);
+    for life in 0..40 {
+        for _ in 0..dice.roll(60) {
+            use_drive(&mut flash, &mut dice, 4);
+            file.keep(&mut flash).unwrap();
+        }
+        let closed = dice.chance(50);
+        if closed {
+            file.set_life([life; LIFE_COUNTERS]);
+            file.checkpoint(&flash, true).unwrap();
+        }
+        let before = map(&flash);
+        drop(file);
+        let (next, opened, was_at_rest) = open(&image, &media).unwrap();
+        assert_eq!(map(&opened), before, "life {life}");
+        assert!(was_at_rest || !closed, "life {life}");
+        (file, flash) = (next, opened);
+    }
+    let described = DriveFile::describe(&image).unwrap().unwrap();
+    assert_eq!((described.profile.as_str(), described.image_bytes), (TEXT, UNITS * UNIT_BYTES));
+}
+
+/// A power cut leaves of each page what was synced, or what was written since.
+#[test]
+fn a_power_cut_loses_nothing_that_was_synced() {
+    let place = Place::new("power-cut");
+    let image = place.image();
+    let media = medium(&image);
+    let state = DriveFile::beside(&image);
+    for seed in 0..60 {
+        let mut dice = Dice::new(seed);
+        let (mut file, mut flash) = make(&image, &media);
+        let rounds = 1 + dice.roll(40);
+        for _ in 0..rounds {
+            use_drive(&mut flash, &mut dice, 4);
+            file.keep(&mut flash).unwrap();
+        }
+        if dice.chance(30) {
+            file.checkpoint(&flash, false).unwrap();
+        }
+        let synced = std::fs::read(&state).unwrap();
+        // What the drive was like then, and after each group of records since.
+        let mut lives = vec![map(&flash)];
+        let checkpoint_at = dice.roll(80);
+        for round in 0..40 {
+            use_drive(&mut flash, &mut dice, 2);
+            file.keep(&mut flash).unwrap();
+            lives.push(map(&flash));
+            if round == checkpoint_at {
+                file.checkpoint(&flash, dice.chance(50)).unwrap();
+            }
+        }
+        let written = std::fs::read(&state).unwrap();
+        drop(file);
+        let chance = [0, 20, 50, 90, 100][dice.index(5)];
+        let mixed: Vec<u8> = synced
+            .chunks(4096)
+            .zip(written.chunks(4096))
+            .flat_map(|(old, new)| if dice.chance(chance) { new } else { old })
+            .copied()
+            .collect();
+        std::fs::write(&state, &mixed).unwrap();
+        let (_, opened, _) = open(&image, &media).unwrap();
+        let found = map(&opened);
+        assert!(lives.contains(&found), "seed {seed}: the map is none that the drive had since it was synced");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_its_own_is_refused_in_one_line() {
+    let place = Place::new("refused");
+    let image = place.image();
+    let media = medium(&image);
+    let state = DriveFile::beside(&image);
+    assert_eq!(DriveFile::describe(&image).unwrap(), None);
+    let (file, _) = make(&image, &media);
+    drop(file);
+    let whole = std::fs::read(&state).unwrap();
+    let refused = |bytes: &[u8], media: &Media| {
+        std::fs::write(&state, bytes).unwrap();
+        let error = open(&image, media).map(|_| ()).unwrap_err().to_string();
+        assert!(error.starts_with(state.to_str().unwrap()) && !error.contains('\n'), "{error}");
+        error.replace(state.to_str().unwrap(), "X")
+    };
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = whole.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    assert!(refused(b"", &media).starts_with("X is no state of a drive; the image's bytes are as they were: "));
+    assert!(refused(&changed(0, b'x'), &media).starts_with("X is no state of a drive; "));
+    assert_eq!(refused(&changed(8, 9), &media), "X has version 9 of the format, and this nvmed knows 1");
+    assert!(refused(&changed(60, 0), &media).starts_with("X is damaged: its header is not whole; "));
+    assert!(refused(&whole[..whole.len() - 4096], &media).contains("it was cut"));
+    assert!(refused(&whole, &medium(&place.0.join("other.img"))).starts_with("X is the state of another image (it has another identity); "));
+    let mut heads = whole.clone();
+    heads[16_384 + 20] ^= 1;
+    heads[16_384 + 4096 + 20] ^= 1;
+    assert!(refused(&heads, &media).contains("neither of its checkpoints is whole"));
+    std::fs::write(&state, &whole).unwrap();
+    assert!(open(&image, &media).is_ok());
+    let long = "#".repeat(1 << 15);
+    let flash = Flash::new(&profile()).unwrap();
+    let error = DriveFile::create((&image, &media, Flush::Process), (&profile(), &long), &flash).unwrap_err();
+    assert_eq!(error.to_string(), "the profile has 32768 bytes, and the state of a drive has room for 16328");
+}
