@@ -190,6 +190,46 @@ fn a_power_cut_loses_nothing_that_was_synced() {
     }
 }
 
+/// A group that a power cut has torn ends a journal for good: what was behind it is never taken for what comes later.
+#[test]
+fn what_was_behind_a_torn_group_does_not_come_back() {
+    let place = Place::new("behind");
+    let image = place.image();
+    let media = medium(&image);
+    let state = DriveFile::beside(&image);
+    let (mut file, mut flash) = make(&image, &media);
+    let write = |flash: &mut Flash, unit: u64| {
+        let start = unit * UNIT_BYTES;
+        flash.arrive(flash.now(), &Command { kind: Kind::Write { fua: true }, start, bytes: UNIT_BYTES });
+        while flash.advance(u64::MAX).is_some() {}
+    };
+    let mut torn_at = 0;
+    let mut before_it = Vec::new();
+    for unit in 0..8 {
+        let before = std::fs::read(&state).unwrap();
+        if unit == 4 {
+            before_it = map(&flash);
+        }
+        write(&mut flash, unit);
+        file.keep(&mut flash).unwrap();
+        if unit == 4 {
+            let after = std::fs::read(&state).unwrap();
+            torn_at = before.iter().zip(&after).position(|(old, new)| old != new).unwrap();
+        }
+    }
+    drop(file);
+    let mut bytes = std::fs::read(&state).unwrap();
+    bytes[torn_at + 8] ^= 1;
+    std::fs::write(&state, bytes).unwrap();
+    let (mut file, mut flash, _) = open(&image, &media).unwrap();
+    assert_eq!(map(&flash), before_it);
+    write(&mut flash, 100);
+    file.keep(&mut flash).unwrap();
+    drop(file);
+    let (_, opened, _) = open(&image, &media).unwrap();
+    assert_eq!(map(&opened), map(&flash));
+}
+
 #[test]
 fn a_file_that_is_not_its_own_is_refused_in_one_line() {
     let place = Place::new("refused");
