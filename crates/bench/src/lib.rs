@@ -8,6 +8,7 @@
 pub mod driver;
 pub mod everyday;
 pub mod files;
+pub mod flash;
 pub mod instructions;
 pub mod kv;
 pub mod mounted;

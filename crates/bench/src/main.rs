@@ -3,7 +3,7 @@
 
 use nvmed_bench::row::Row;
 use nvmed_bench::{
-    driver, everyday, files, instructions, kv, mounting, names, policy, programs, requests, shared, sqlite,
+    driver, everyday, files, flash, instructions, kv, mounting, names, policy, programs, requests, shared, sqlite,
     steps,
 };
 use nvmed_lab::{machine::machine, undo};
@@ -87,6 +87,9 @@ const GROUPS: &[Group] = &[
         names: &["programs.pgbench", "programs.pgbench.gain"],
         measure: Whole(programs::postgresql::pgbench),
     },
+    Group { names: &flash::SIMULATOR, measure: Whole(flash::simulator) },
+    Group { names: &flash::AMPLIFICATION, measure: Part(flash::amplification) },
+    Group { names: &flash::PRECONDITION, measure: Whole(flash::precondition) },
     Group { names: &["wrapper.start"], measure: Whole(files::start) },
     Group { names: &["shared.pread_1m", "shared.pread_1g"], measure: Whole(shared::pread) },
     Group {
