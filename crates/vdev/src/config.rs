@@ -3,6 +3,9 @@
 use crate::fault::FaultPlan;
 use crate::time::Latency;
 
+/// Entries of a submission or completion queue at most: 1 MiB and 256 KiB of a host's memory.
+pub const QUEUE_ENTRIES_MAX: u16 = 16_384;
+
 /// Who executes commands, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
@@ -27,7 +30,8 @@ pub struct ControllerConfig {
     pub mdts: u8,
     /// I/O queue pairs, 1 to 255.
     pub queues_max: u16,
-    /// Entries of a queue, 2 to 4096.
+    /// Entries of a queue, 2 to [`QUEUE_ENTRIES_MAX`]; one more than CAP.MQES. A host's memory, which it gives when it
+    /// makes a queue: the controller has nothing for it.
     pub queue_entries_max: u16,
     /// Distance between doorbells, CAP.DSTRD: `4 << doorbell_stride` bytes; 0 to 10.
     pub doorbell_stride: u8,
@@ -50,7 +54,7 @@ impl Default for ControllerConfig {
             lba_bytes: 512,
             mdts: 8,
             queues_max: 64,
-            queue_entries_max: 1024,
+            queue_entries_max: QUEUE_ENTRIES_MAX,
             doorbell_stride: 0,
             clock: Clock::Inline,
             latency: Latency::default(),
@@ -74,7 +78,11 @@ impl ControllerConfig {
         assert!(matches!(self.lba_bytes, 512 | 4096), "LBA format of {} bytes", self.lba_bytes);
         assert!((1..=9).contains(&self.mdts), "MDTS {}", self.mdts);
         assert!((1..=255).contains(&self.queues_max), "{} queues", self.queues_max);
-        assert!((2..=4096).contains(&self.queue_entries_max), "{} entries", self.queue_entries_max);
+        assert!(
+            (2..=QUEUE_ENTRIES_MAX).contains(&self.queue_entries_max),
+            "{} entries",
+            self.queue_entries_max
+        );
         assert!(self.doorbell_stride <= 10, "doorbell stride {}", self.doorbell_stride);
     }
 }

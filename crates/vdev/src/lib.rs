@@ -42,7 +42,7 @@ mod transport;
 mod volatile;
 
 pub use backing::Backing;
-pub use config::{Clock, ControllerConfig};
+pub use config::{Clock, ControllerConfig, QUEUE_ENTRIES_MAX};
 pub use controller::Controller;
 pub use counters::Counters;
 pub use directive::StreamUse;

@@ -7,7 +7,7 @@ use nvmed_units::Lba;
 use std::collections::BTreeMap;
 
 /// Outstanding commands of one group: as many as its largest queue has entries.
-pub(crate) const OUTSTANDING_MAX: usize = 4096;
+pub(crate) const OUTSTANDING_MAX: usize = crate::config::QUEUE_ENTRIES_MAX as usize;
 
 /// What is left to do.
 #[derive(Clone, Copy, Debug)]

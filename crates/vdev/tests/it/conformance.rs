@@ -50,7 +50,7 @@ fn enabling_needs_sound_queues_and_sizes() {
     assert_eq!(csts(&host), 1);
     host.device.write32(register::CC, 0x0046_4001);
     assert_eq!(csts(&host) >> 2 & 3, 2, "shutdown completes");
-    assert_eq!(host.device.read64(register::CAP) & 0xffff, 1023);
+    assert_eq!(host.device.read64(register::CAP) & 0xffff, 16_383);
     assert_eq!(host.device.read32(register::VS), 0x0001_0400);
 }
 
@@ -91,7 +91,8 @@ fn queues_are_made_and_deleted_in_order() {
         (create(5, size | 65, 1), Status::INVALID_QID),
         (create(5, size | 1, 1), Status::INVALID_QID),
         (create(5, 2, 1), Status::INVALID_QUEUE_SIZE),
-        (create(5, 1024 << 16 | 2, 1), Status::INVALID_QUEUE_SIZE),
+        (create(5, 16_384 << 16 | 2, 1), Status::INVALID_QUEUE_SIZE),
+        (create(5, 0xffff << 16 | 2, 1), Status::INVALID_QUEUE_SIZE),
         (create(5, size | 2, 0), Status::INVALID_FIELD),
         (create(5, size | 2, 1 | 500 << 16), Status::INVALID_VECTOR),
         (SubmissionEntry { prp1: base + 8, ..create(5, size | 2, 1) }, Status::PRP_OFFSET_INVALID),

@@ -2,6 +2,7 @@
 
 mod arbitration;
 mod conformance;
+mod depth;
 mod distant;
 mod drive_file;
 mod faults;
