@@ -235,7 +235,9 @@ pub enum EngineError {
         queues_max: u16,
     },
     /// A queue of that depth cannot be.
-    #[error("a queue holds 1 to {depth_max} commands, not {depth}")]
+    #[error(
+        "a queue of this device holds 1 to {depth_max} commands, not {depth}; take a depth in that range"
+    )]
     Depth {
         /// Commands asked for.
         depth: u16,

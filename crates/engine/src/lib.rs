@@ -20,7 +20,7 @@ pub use nvmed_nvme::AsyncEvent;
 pub use request::{
     Command, Completion, Operation, Priority, QueueOptions, Request, Segment, Transfer, check_segments,
 };
-pub use slot::{Commands, Slots};
+pub use slot::{Commands, QUEUE_DEPTH_MAX, Slots};
 
 use nvmed_nvme::{AdminOpcode, Cns, IdentifyController, IdentifyNamespace};
 use nvmed_sys::{Mapping, Pages};

@@ -4,20 +4,17 @@ use crate::{Completion, DeviceError, InvalidRequest, Operation, QueueFault, Requ
 use nvmed_nvme::Status;
 use nvmed_units::Lba;
 
-/// Bits of a command identifier that number the slot; the rest count its uses, so that a stale or
-/// repeated completion names a command that is not outstanding (Linux does the same).
-const SLOT_BITS: u32 = 12;
-/// Slots that identifiers can tell apart.
-pub(crate) const SLOTS_MAX: u16 = 1 << SLOT_BITS;
+/// Slots of a queue, and so its commands in flight, at most: a queue of 16,384 entries, of which one stays empty.
+/// Memory of a pair of that depth: 1.25 MiB of entries, and a PRP list a slot (2 KiB where a command moves 1 MiB).
+pub const QUEUE_DEPTH_MAX: u16 = 16_383;
 
 /// One command's place. The slot of a request's first command also stands for the request, and
 /// stays taken until all its commands are done.
 #[derive(Debug)]
 struct Slot {
-    /// Identifier of the current or last command.
+    /// Identifier of the command that is with the device. Without one: that of the last, with a number of all ones,
+    /// which no slot has, so that one comparison finds out both.
     cid: u16,
-    /// Whether that command is with the device.
-    live: bool,
     /// The slot that stands for the request.
     parent: u16,
     /// In a request's slot: commands not done.
@@ -34,8 +31,8 @@ struct Slot {
 impl Slot {
     fn new(index: u16) -> Self {
         Self {
-            cid: index,
-            live: false,
+            // The use before the first one.
+            cid: u16::MAX,
             parent: index,
             remaining: 0,
             tag: 0,
@@ -54,27 +51,36 @@ impl Slot {
 #[derive(Debug)]
 pub struct Slots {
     slots: Box<[Slot]>,
+    /// The low bits of a command identifier, which number the slot. The others count its uses, so that a stale or
+    /// repeated completion names a command that is not outstanding (Linux does the same): 4 uses in the longest queue,
+    /// 256 in one of 128 slots. No slot has the number of all ones, so that no identifier is FFFFh, which stands for
+    /// "no command" in the error log (Base 2.0, 5.16.1.2).
+    number: u16,
     /// First errors of requests, by slot; apart from the slots, which every request touches.
     errors: Box<[Option<DeviceError>]>,
     /// Free slots; the last freed is the next used, since its memory is still in the processor's cache.
     free: Vec<u16>,
     /// Requests not handed out.
     requests: usize,
+    /// Slots that [`Slots::abort_one`] has passed.
+    aborted: usize,
 }
 
 impl Slots {
-    /// `count` free slots, at most 4096.
+    /// `count` free slots, at most [`QUEUE_DEPTH_MAX`].
     ///
     /// # Panics
     /// When identifiers cannot number that many.
     #[must_use]
     pub fn new(count: u16) -> Self {
-        assert!((1..=SLOTS_MAX).contains(&count), "a queue of {count} slots");
+        assert!((1..=QUEUE_DEPTH_MAX).contains(&count), "a queue of {count} slots");
         Self {
             slots: (0..count).map(Slot::new).collect(),
+            number: (count + 1).next_power_of_two() - 1,
             errors: vec![None; usize::from(count)].into(),
             free: (0..count).rev().collect(),
             requests: 0,
+            aborted: 0,
         }
     }
 
@@ -129,13 +135,14 @@ impl Slots {
     #[inline]
     pub fn issue(&mut self, index: u16, operation: Operation, lba: Lba) -> u16 {
         let slot = &mut self.slots[usize::from(index)];
-        debug_assert!(!slot.live, "slot {index} issues two commands");
-        slot.cid = slot.cid.wrapping_add(SLOTS_MAX);
-        (slot.live, slot.operation, slot.lba) = (true, operation, lba);
+        debug_assert!(slot.cid & self.number == self.number, "slot {index} issues two commands");
+        // One more than a number of all ones is the next use, of slot 0.
+        slot.cid = slot.cid.wrapping_add(1).wrapping_add(index);
+        (slot.operation, slot.lba) = (operation, lba);
         slot.cid
     }
 
-    /// The identifier of the current or last command in slot `index`.
+    /// The identifier of the command in slot `index`, which is with the device.
     #[inline]
     #[must_use]
     pub fn cid(&self, index: u16) -> u16 {
@@ -148,8 +155,8 @@ impl Slots {
     /// No such command is outstanding.
     #[inline]
     pub fn find(&self, cid: u16) -> Result<u16, QueueFault> {
-        let index = cid & (SLOTS_MAX - 1);
-        let known = self.slots.get(usize::from(index)).is_some_and(|slot| slot.live && slot.cid == cid);
+        let index = cid & self.number;
+        let known = self.slots.get(usize::from(index)).is_some_and(|slot| slot.cid == cid);
         if known { Ok(index) } else { Err(QueueFault::UnknownCommand { cid }) }
     }
 
@@ -158,7 +165,7 @@ impl Slots {
     #[inline]
     pub fn end(&mut self, index: u16, status: Status, value: u32) -> Option<Completion> {
         let slot = &mut self.slots[usize::from(index)];
-        slot.live = false;
+        slot.cid |= self.number;
         let parent = slot.parent;
         if !status.is_success() {
             self.note(index, parent, status);
@@ -192,16 +199,19 @@ impl Slots {
     pub fn commands_of(&self, tag: u64) -> impl Iterator<Item = u16> {
         let of = move |slot: &&Slot| {
             let whole = &self.slots[usize::from(slot.parent)];
-            slot.live && whole.remaining > 0 && whole.tag == tag
+            slot.cid & self.number != self.number && whole.remaining > 0 && whole.tag == tag
         };
         self.slots.iter().filter(of).map(|slot| slot.cid)
     }
 
-    /// Ends one outstanding request without the device's help. Its slots stay taken: a queue that failed takes no more.
+    /// Ends one outstanding request without the device's help. Its slots stay taken: a queue that failed takes no more,
+    /// so that slots that were passed need no second look.
     #[cold]
     #[must_use]
     pub fn abort_one(&mut self, fault: QueueFault) -> Option<Completion> {
-        let index = self.slots.iter().position(|slot| slot.remaining > 0)?;
+        let left = &self.slots[self.aborted..];
+        let index = self.aborted + left.iter().position(|slot| slot.remaining > 0)?;
+        self.aborted = index + 1;
         let slot = &mut self.slots[index];
         slot.remaining = 0;
         self.requests -= 1;
@@ -265,6 +275,29 @@ mod tests {
             finish(&mut slots, 0xffff, Status::SUCCESS),
             Err(QueueFault::UnknownCommand { cid: 0xffff })
         );
+    }
+
+    #[test]
+    fn identifiers_of_any_depth_are_found_once_and_none_means_no_command() {
+        for count in [1, 2, 127, 128, 1023, 1024, 8192, QUEUE_DEPTH_MAX] {
+            let mut slots = Slots::new(count);
+            let mut last = None;
+            // So many uses that identifiers come again.
+            for tag in 0..=0x1_0000 / u64::from(count) {
+                let cids: Vec<u16> = (0..count).map(|_| one(&mut slots, tag)).collect();
+                assert!(slots.open(tag, 1).is_none(), "{count} slots");
+                let mut apart = cids.clone();
+                apart.sort_unstable();
+                apart.dedup();
+                assert!(apart.len() == cids.len() && !apart.contains(&0xffff), "{count} slots, use {tag}");
+                assert_ne!(Some(cids[0]), last, "an identifier is not used twice in a row");
+                last = Some(cids[0]);
+                for cid in cids.into_iter().rev() {
+                    assert!(finish(&mut slots, cid, Status::SUCCESS).unwrap().is_some());
+                    assert!(slots.find(cid).is_err(), "{cid:x} of {count} slots is done");
+                }
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::admin::{Admin, Class};
 use super::handshake;
 use super::namespace::Namespace;
 use super::ring::Shape;
-use crate::{EngineError, Geometry, QueueFault, QueueOptions};
+use crate::{EngineError, Geometry, QUEUE_DEPTH_MAX, QueueFault, QueueOptions};
 use nvmed_dma::Transport;
 use nvmed_nvme::register::{Capabilities, ControllerStatus};
 use nvmed_nvme::{AsyncEvent, Cns, FeatureId, IdentifyController, IdentifyNamespace, command_set};
@@ -16,9 +16,6 @@ use zerocopy::FromBytes;
 
 /// I/O queue pairs asked for: more than the cores of most machines, and few enough to count.
 const QUEUES_WANTED: u16 = 64;
-/// Commands in flight a queue at most: 64 KiB of entries and 2 MiB of PRP lists.
-const DEPTH_MAX: u16 = 1024;
-const _: () = assert!(DEPTH_MAX <= crate::slot::SLOTS_MAX);
 /// The epoch of a controller that was shut down.
 const CLOSED: u32 = u32::MAX;
 /// Events kept for [`Controller::take_event`]; of more, the oldest are forgotten: each was acted on.
@@ -284,7 +281,7 @@ fn describe(
         lba_bytes: namespace.lba_bytes(),
         lba_count: namespace.lba_count,
         transfer_bytes_max: namespace.transfer_blocks_max * namespace.lba_bytes(),
-        queue_depth_max: (cap.mqes() as u16).min(DEPTH_MAX),
+        queue_depth_max: (cap.mqes() as u16).min(QUEUE_DEPTH_MAX),
         queues_max,
         volatile_write_cache: cached,
         serial: text(&controller.sn),

@@ -8,7 +8,10 @@ mod prp;
 mod queue;
 mod ring;
 
-use crate::{Command, Engine, EngineError, Geometry, QueueFault, QueueOptions, QueuePair, Transfer, Waited};
+use crate::{
+    Command, Engine, EngineError, Geometry, QUEUE_DEPTH_MAX, QueueFault, QueueOptions, QueuePair, Transfer,
+    Waited,
+};
 use controller::Controller;
 use namespace::Namespace;
 use nvmed_dma::Transport;
@@ -71,7 +74,8 @@ impl NvmeEngine {
         const PAGE: usize = 4096;
         let depth = options.depth;
         let sq_entries = depth + 1;
-        let cq_entries = (u32::from(sq_entries) * 2).min(self.cap.mqes() as u32 + 1) as u16;
+        let cq_entries_max = (self.cap.mqes() as u32).min(u32::from(QUEUE_DEPTH_MAX)) + 1;
+        let cq_entries = (u32::from(sq_entries) * 2).min(cq_entries_max) as u16;
         let cq_offset = (usize::from(sq_entries) * ring::SQE_BYTES).next_multiple_of(PAGE);
         let lists_offset = (cq_offset + usize::from(cq_entries) * ring::CQE_BYTES).next_multiple_of(PAGE);
         let list_bytes = prp::list_bytes(self.geometry.transfer_bytes_max);

@@ -1,6 +1,7 @@
 //! The tests of this crate from outside, in one program.
 
 mod controller;
+mod depth;
 mod hostile;
 mod identify;
 mod puppet;

@@ -1,7 +1,7 @@
 //! What cannot work is refused by name, and harms nothing.
 
 use crate::Check;
-use crate::bench::{Bench, WRITE, request};
+use crate::bench::{Bench, WRITE, pattern, request};
 use nvmed_engine::{EngineError, InvalidRequest, Operation, QueueFault, QueueOptions, Request, SubmitError};
 use nvmed_engine::{QueuePair, Segment};
 use nvmed_units::DeviceAddress;
@@ -11,6 +11,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("a request larger than the queue says so", too_large),
     ("memory that is not mapped is an error of the request", unmapped),
     ("a queue of an impossible depth is refused", depths),
+    ("a queue as deep as it can be runs full", full),
     ("there are as many queues as the device says", all_queues),
     ("after a shutdown requests fail", shut_down),
     ("the geometry is one", geometry),
@@ -120,6 +121,33 @@ fn depths(bench: &Bench) {
     }
     drop(bench.queue(most));
     drop(bench.queue(1));
+}
+
+/// Blocks that the reads of a full queue are of.
+const FULL_BLOCKS: u64 = 1024;
+
+fn full(bench: &Bench) {
+    let (most, bytes) = (usize::from(bench.geometry().queue_depth_max), bench.lba_bytes() as usize);
+    let mut pair = bench.queue(most as u16);
+    let memory = bench.memory((most + 1) * bytes);
+    for lba in (0..FULL_BLOCKS).step_by(8) {
+        bench.write(&mut *pair, &memory, lba, 8, 7);
+    }
+    for tag in 0..=most {
+        let (lba, data) = (tag as u64 * 3 % FULL_BLOCKS, [memory.segment(tag * bytes, bytes)]);
+        let taken = pair.submit(&request(Operation::Read, lba, 1, &data, tag as u64));
+        assert_eq!(taken, if tag < most { Ok(()) } else { Err(SubmitError::NoSlot) }, "request {tag}");
+    }
+    pair.ring();
+    let mut out = Vec::new();
+    bench.reap(&mut *pair, &mut out, most);
+    out.sort_unstable_by_key(|done| done.tag);
+    assert!(out.iter().map(|done| done.tag).eq(0..most as u64), "each request ends once");
+    for done in out {
+        assert_eq!(done.result, Ok(()), "request {}", done.tag);
+        let wanted = pattern(done.tag * 3 % FULL_BLOCKS, 1, bench.lba_bytes(), 7);
+        assert!(memory.bytes(done.tag as usize * bytes, bytes) == wanted, "data of request {}", done.tag);
+    }
 }
 
 fn all_queues(bench: &Bench) {
