@@ -17,7 +17,17 @@ struct Side {
     arrived: List,
     /// In order of LBA, then arrival.
     sorted: Vec<u32>,
+    /// Blocks of the longest that was there since it was empty.
+    longest: u64,
     expire_ns: u64,
+}
+
+impl Side {
+    /// Those that may touch blocks between `first` and `end`: what begins before by more than the longest does not.
+    fn near<'a>(&'a self, nodes: &Nodes, first: u64, end: u64) -> impl Iterator<Item = u32> + use<'a> {
+        let before = |lba: u64| self.sorted.partition_point(|&index| nodes[index].lba.0 < lba);
+        self.sorted[before(first.saturating_sub(self.longest))..before(end)].iter().copied()
+    }
 }
 
 /// Reads before writes, in order of LBA, nothing forgotten.
@@ -42,6 +52,7 @@ impl Deadline {
         let side = |us: u32| Side {
             arrived: List::EMPTY,
             sorted: Vec::with_capacity(count),
+            longest: 0,
             expire_ns: u64::from(us) * 1000,
         };
         Self { sides: [side(read_us), side(write_us)], direction: READ, taken: BATCH, at: 0, starved: 0 }
@@ -51,6 +62,8 @@ impl Deadline {
         let side = &mut self.sides[side_of(nodes[index].operation)];
         nodes[index].expires_ns = nodes[index].arrived_ns.saturating_add(side.expire_ns);
         side.arrived.insert(nodes, index);
+        let before = if side.sorted.is_empty() { 0 } else { side.longest };
+        side.longest = before.max(nodes[index].blocks.into());
         let key = |at: u32| (nodes[at].lba, nodes[at].serial);
         let at = side.sorted.partition_point(|&other| key(other) < key(index));
         side.sorted.insert(at, index);
@@ -83,6 +96,24 @@ impl Deadline {
         let sorted = &self.sides[direction].sorted;
         let at = sorted.partition_point(|&index| nodes[index].lba.0 < self.at);
         sorted.get(at).copied()
+    }
+
+    /// As [`Nodes::stopped_by`], where all that waits is here: looks only at what is near in the order by LBA, and for
+    /// a flush at the oldest.
+    pub(super) fn stopped_by(&self, nodes: &Nodes, index: u32) -> Option<u32> {
+        let [reads, writes] = &self.sides;
+        let later = &nodes[index];
+        if later.operation == Operation::Flush {
+            let older = |&at: &u32| nodes[at].serial < later.serial;
+            return writes.arrived.iter(nodes).take_while(older).find(|&at| nodes.is_stop(at, index));
+        }
+        let (first, end) = (later.lba.0, later.end());
+        let stop = nodes.oldest_stop(writes.near(nodes, first, end), index);
+        if !later.writes() {
+            return stop;
+        }
+        let read = nodes.oldest_stop(reads.near(nodes, first, end), index);
+        [stop, read].into_iter().flatten().min_by_key(|&at| nodes[at].serial)
     }
 
     /// Notes that a request is the next to go: the one picked, or one that must go before it.

@@ -77,12 +77,12 @@ impl Backlog {
             Policy::Fair(fair) => node.urgent || fair.may_go(node, now),
             Policy::Fifo(_) | Policy::Deadline(_) => true,
         };
-        if !allowed || self.nodes.stopped_by(at).is_some() {
+        if !allowed {
             return false;
         }
         if node.operation == Operation::Flush {
             // One flush makes durable what either would have.
-            return !front;
+            return !front && self.stopped_by(at).is_none();
         }
         let most = match node.operation.has_data() {
             true => self.limits.command_blocks,
@@ -98,6 +98,7 @@ impl Backlog {
             } else {
                 memory_joins(self.nodes.segments(chain.last()).last(), mine.first())
             }
+            && self.stopped_by(at).is_none()
     }
 
     /// Makes a chain one request.

@@ -266,7 +266,9 @@ impl Backlog {
             }
             Pick::Nothing => return None,
         };
-        while let Some(older) = self.nodes.stopped_by(index) {
+        while !self.keeps_order()
+            && let Some(older) = self.stopped_by(index)
+        {
             index = older;
         }
         self.take(index, State::Sent, now);
@@ -274,6 +276,20 @@ impl Backlog {
         let head = if joins { self.join(index, now) } else { index };
         self.gather(head);
         Some(head)
+    }
+
+    /// Whether what is picked is the oldest of its handle, so that nothing stops it. An order by LBA, and urgent
+    /// requests, pass older ones.
+    fn keeps_order(&self) -> bool {
+        self.urgent.is_empty() && !matches!(self.policy, Policy::Deadline(_))
+    }
+
+    /// The oldest waiting request of the same handle that `index` must not pass.
+    fn stopped_by(&self, index: u32) -> Option<u32> {
+        match &self.policy {
+            Policy::Deadline(deadline) if self.urgent.is_empty() => deadline.stopped_by(&self.nodes, index),
+            _ => self.nodes.stopped_by(index),
+        }
     }
 
     /// Takes a waiting node out, to go to the device.

@@ -93,7 +93,7 @@ impl Node {
     }
 
     /// Whether it changes what reads return.
-    fn writes(&self) -> bool {
+    pub(super) fn writes(&self) -> bool {
         matches!(self.operation, Operation::Write { .. } | Operation::WriteZeroes { .. } | Operation::Discard)
     }
 
@@ -125,6 +125,12 @@ impl List {
         self.head == NONE
     }
 
+    /// Its nodes, the first that arrived first.
+    pub(super) fn iter<'a>(&self, nodes: &'a Nodes) -> impl Iterator<Item = u32> + use<'a> {
+        let there = |index: u32| (index != NONE).then_some(index);
+        core::iter::successors(there(self.head), move |&index| there(nodes[index].next))
+    }
+
     /// Puts a node before the first that arrived later; nearly always at the end.
     pub(super) fn insert(&mut self, nodes: &mut Nodes, index: u32) {
         let serial = nodes[index].serial;
@@ -152,7 +158,9 @@ pub(super) struct Nodes {
     segments: Box<[[Segment; PART_SEGMENTS]]>,
     free: Vec<u32>,
     serial: u64,
+    /// Nodes that wait, and those of them that change what reads return.
     queued: usize,
+    writes: usize,
 }
 
 impl core::ops::Index<u32> for Nodes {
@@ -177,6 +185,7 @@ impl Nodes {
             free: (0..count as u32).rev().collect(),
             serial: 0,
             queued: 0,
+            writes: 0,
         }
     }
 
@@ -222,6 +231,7 @@ impl Nodes {
             segments: request.data.len() as u8,
             ..Node::FREE
         };
+        self.writes += usize::from(self[index].writes());
         Some(index)
     }
 
@@ -235,6 +245,7 @@ impl Nodes {
         assert!(before == State::Queued, "node {index} goes to the device, but it was {before:?}");
         self[index].state = state;
         self.queued -= 1;
+        self.writes -= usize::from(self[index].writes());
     }
 
     /// It waits again.
@@ -244,6 +255,7 @@ impl Nodes {
         self[index].state = State::Queued;
         self[index].joined = NONE;
         self.queued += 1;
+        self.writes += usize::from(self[index].writes());
     }
 
     /// It is over.
@@ -254,19 +266,25 @@ impl Nodes {
         self.free.push(index);
     }
 
-    /// The oldest waiting request of the same handle that `index` must not pass.
+    /// Whether `later` must not pass `index`, which waits.
+    pub(super) fn is_stop(&self, index: u32, later: u32) -> bool {
+        let (node, later) = (&self[index], &self[later]);
+        node.handle == later.handle && node.serial < later.serial && node.stops(later)
+    }
+
+    /// The oldest waiting request of the same handle that `index`, which waits too, must not pass. Each node is looked
+    /// at, unless none that waits writes.
     pub(super) fn stopped_by(&self, index: u32) -> Option<u32> {
-        if self.queued < 2 {
+        if self.queued < 2 || self.writes == 0 {
             return None;
         }
-        let later = &self[index];
-        let older = self.nodes.iter().enumerate().filter(|(_, node)| {
-            node.state == State::Queued
-                && node.handle == later.handle
-                && node.serial < later.serial
-                && node.stops(later)
-        });
-        older.min_by_key(|(_, node)| node.serial).map(|(at, _)| at as u32)
+        let waiting = (0..self.count()).filter(|&at| self[at].state == State::Queued);
+        self.oldest_stop(waiting, index)
+    }
+
+    /// As [`Nodes::stopped_by`], among `waiting` nodes.
+    pub(super) fn oldest_stop(&self, waiting: impl Iterator<Item = u32>, index: u32) -> Option<u32> {
+        waiting.filter(|&at| self.is_stop(at, index)).min_by_key(|&at| self[at].serial)
     }
 
     /// A waiting request that may go together with others and for which `fits` holds.

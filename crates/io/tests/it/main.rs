@@ -1,5 +1,6 @@
 //! The tests of this crate from outside, in one program, but for `allocation`, which counts what the process allocates.
 
+mod depth;
 mod device;
 mod fake;
 mod faults;
