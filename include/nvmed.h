@@ -131,7 +131,7 @@ int nvmed_get_user_quota(NVMED *device, uid_t uid, unsigned int *max, unsigned i
 #define NVMED_SCHED_FAIR 2
 
 NVMED_QUEUE *nvmed_queue_create(NVMED *device, int flags);
-/* depth 0: the default, 128; more than the device has is cut to what it has. */
+/* depth 0: the default, 128; more than the device has (16,383 at most) is cut to what it has. */
 NVMED_QUEUE *nvmed_queue_create_opt(NVMED *device, int flags, unsigned int depth, int priority, int scheduler);
 /* EBUSY while handles remain. */
 int nvmed_queue_destroy(NVMED_QUEUE *queue);

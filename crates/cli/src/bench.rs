@@ -8,6 +8,7 @@ use crate::format::{held, refuse};
 use crate::location::parse_spec;
 use crate::output::Output;
 use nvmed_dice::mix;
+use nvmed_engine::EngineError;
 use nvmed_io::{Binding, Completions, Device, DeviceOptions, Handle, Scheduler};
 use nvmed_lab::chart::{short, time};
 use nvmed_lab::machine::now_ns;
@@ -97,9 +98,14 @@ fn failure(name: &str, error: &LabError) -> Failure {
 
 fn open(arguments: &Bench, spec: &DeviceSpec) -> Result<Arc<Device>, Failure> {
     let engine = nvmed_stack::open_engine(spec, Open::Existing { locked_by_run: false })?;
+    let (depth, depth_max) = (arguments.depth, engine.geometry().queue_depth_max);
+    if depth > depth_max {
+        let error = EngineError::Depth { depth, depth_max };
+        return Err(Failure::usage(format!("bench: {spec}: {error}")));
+    }
     let options = DeviceOptions {
         queues: usize::from(arguments.jobs),
-        depth: arguments.depth.max(QUEUE_DEPTH_MIN).min(engine.geometry().queue_depth_max),
+        depth: depth.max(QUEUE_DEPTH_MIN).min(depth_max),
     };
     Device::open(engine, options)
         .map_err(|error| Failure::new(Status::Failed, format!("bench: {spec}: {error}")))

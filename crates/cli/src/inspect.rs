@@ -96,7 +96,7 @@ impl Facts {
         };
         format!(
             "device      {}\ncontroller  {}{}, serial {}, firmware {}\n            \
-             {} I/O queues of {} entries, {} a command, {} write cache\n\
+             {} I/O queues of {} commands, {} a command, {} write cache\n\
              namespace   {} in {} LBAs of {} bytes\nfile system {files}\n",
             self.name,
             self.nvme.as_ref().map_or(String::new(), |version| format!("NVMe {version}, ")),

@@ -60,8 +60,8 @@ pub struct Load {
     pub seed: u64,
 }
 
-/// The most requests that one thread has in flight: the longest queue of NVMe controllers at large.
-pub const DEPTH_MAX: u16 = 4096;
+/// The most requests that one thread has in flight: the longest queue that there is.
+pub const DEPTH_MAX: u16 = nvmed_engine::QUEUE_DEPTH_MAX;
 /// The largest request: longer ones are split anyway.
 pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 20;
 

@@ -2,6 +2,7 @@
 
 use crate::arguments::{region, size, time};
 use clap::Args;
+use nvmed_lab::load::DEPTH_MAX;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,8 +40,8 @@ pub struct Bench {
     /// Bytes of a request
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     pub bs: u64,
-    /// Requests in flight of each thread
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    /// Requests in flight of each thread, 1 to 16383, and at most what a queue of the device holds
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(DEPTH_MAX)))]
     pub depth: u16,
     /// Threads, each with a queue of its own while the device has some
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]

@@ -119,6 +119,27 @@ fn what_makes_no_sense_is_said() {
     scratch.fails(["bench", "missing.img"], 4, "missing.img");
 }
 
+/// The deepest queue, in simulated time: all requests of a queue are under way together, so that they take the time of
+/// one.
+#[test]
+fn a_queue_is_as_deep_as_its_device_has_it() {
+    let scratch = Scratch::new();
+    let device = "virtual:?media=dram,size=16M,clock=virtual,latency=10ms";
+    let load =
+        ["--pattern", "randread", "--bs", "512", "--count", "16383", "--seed", "7", "--verify", "--json"];
+    let bench = |depth: &'static str| ["bench", device, "--depth", depth].into_iter().chain(load);
+    let said: serde_json::Value = serde_json::from_str(&scratch.ok(bench("16383"))).unwrap();
+    let seconds = said["seconds"].as_f64().unwrap();
+    assert!((0.01..0.02).contains(&seconds), "a queue of 10 ms took {seconds} s");
+    for depth in ["0", "16384", "65536"] {
+        let said = scratch.run(bench(depth));
+        assert!(said.status == 2 && said.err.contains("is not in 1..=16383"), "{}", said.err);
+    }
+    scratch.file("d.img", vec![0; 4 << 20]);
+    let words = "a queue of this device holds 1 to 1024 commands, not 1025; take a depth in that range";
+    scratch.fails(["bench", "uring:d.img", "--depth", "1025"], 2, words);
+}
+
 #[test]
 fn the_lab_judges_results() {
     let scratch = Scratch::new();
