@@ -81,11 +81,11 @@ impl Linked for Op {
 /// A plane: registers, and what waits for one or has one.
 #[derive(Clone, Debug, Default)]
 struct Plane {
-    /// What waits for a register: reads by class, then programs by class.
+    /// What waits for a register: reads by class, then programs by class; and how many these are.
     waiting: [Fifo; 2 * CLASSES],
-    reads: Fifo,
-    programs: Fifo,
-    erases: Fifo,
+    waits: u32,
+    /// What is ready, by what it does.
+    ready: [Fifo; ACTS],
     /// Registers that nothing has.
     free: u32,
     /// Registers that are on their way to the controller.
@@ -96,17 +96,20 @@ struct Plane {
 }
 
 impl Plane {
-    /// Reads wait for a register that is on its way out: the die had better wait for them.
-    fn reads_soon(&self) -> bool {
-        self.reads.is_empty()
-            && self.leaving > 0
-            && self.free == 0
-            && self.waiting[..CLASSES].iter().any(|queue| !queue.is_empty())
+    /// Whether an operation is to be ready soon, where none is: a read waits for a register that is on its way out, or a
+    /// program is on its way in.
+    #[inline]
+    fn is_soon_ready(&self, act: usize) -> bool {
+        let is_read = act == Act::Read as usize;
+        let reads_wait = || self.waiting[..CLASSES].iter().any(|queue| !queue.is_empty());
+        self.ready[act].is_empty()
+            && (is_read && self.leaving > 0 && self.free == 0 && reads_wait()
+                || act == Act::Program as usize && self.filling > 0)
     }
 
-    /// A program is on its way in.
-    fn programs_soon(&self) -> bool {
-        self.programs.is_empty() && self.filling > 0
+    #[inline]
+    fn ready(&self, act: Act) -> Fifo {
+        self.ready[act as usize]
     }
 }
 
@@ -187,6 +190,10 @@ impl Array {
         plane as usize % self.dies.len()
     }
 
+    fn planes_of(&self, die: usize) -> impl Iterator<Item = &Plane> {
+        self.planes[die..].iter().step_by(self.dies.len())
+    }
+
     #[inline]
     fn channel_of(&self, plane: u32) -> usize {
         plane as usize % self.channels.len()
@@ -214,11 +221,12 @@ impl Array {
         self.join(entry);
         let plane = &mut self.planes[op.plane as usize];
         if op.act == Act::Erase {
-            plane.erases.push(&mut self.ops, entry);
+            plane.ready[Act::Erase as usize].push(&mut self.ops, entry);
             self.make_ready(op.plane, Act::Erase);
         } else {
             let rank = op.act as usize * CLASSES + op.class as usize;
             plane.waiting[rank].push(&mut self.ops, entry);
+            plane.waits += 1;
             self.change_plane(op.plane);
         }
     }
@@ -267,17 +275,18 @@ impl Array {
     /// Gives a plane's free registers to what waits for them.
     fn admit(&mut self, number: usize) {
         let channel = self.channel_of(number as u32);
-        while self.planes[number].free > 0 {
+        while self.planes[number].free > 0 && self.planes[number].waits > 0 {
             let plane = &mut self.planes[number];
             let orders = plane.waiting.map(|queue| since(queue, &self.ops));
             let Some(rank) = plane.fair.choice(&orders, self.profile.overtakes) else { return };
             plane.fair.took(rank, &orders);
             let Some(op) = plane.waiting[rank].pop(&mut self.ops) else { return };
             plane.free -= 1;
+            plane.waits -= 1;
             self.join(op);
             let plane = &mut self.planes[number];
             if rank < CLASSES {
-                plane.reads.push(&mut self.ops, op);
+                plane.ready[Act::Read as usize].push(&mut self.ops, op);
                 self.make_ready(number as u32, Act::Read);
             } else {
                 plane.filling += 1;
@@ -308,33 +317,29 @@ impl Array {
         if self.dies[number].ready == [0; ACTS] {
             return;
         }
-        let planes = (number..self.planes.len()).step_by(self.dies.len());
-        let mut orders = [NEVER; ACTS];
-        let mut soon = [false; ACTS];
-        for plane in planes.clone().map(|plane| &self.planes[plane]) {
-            for (order, queue) in orders.iter_mut().zip([plane.reads, plane.programs, plane.erases]) {
-                *order = since(queue, &self.ops).min(*order);
+        let ready = self.dies[number].ready;
+        let orders = [Act::Read, Act::Program, Act::Erase].map(|act| match ready[act as usize] {
+            0 => NEVER,
+            _ => {
+                self.planes_of(number).map(|plane| since(plane.ready(act), &self.ops)).min().unwrap_or(NEVER)
             }
-            soon[Act::Read as usize] |= plane.reads_soon();
-            soon[Act::Program as usize] |= plane.programs_soon();
-        }
-        let die = &mut self.dies[number];
-        let Some(act) = die.fair.choice(&orders, self.profile.overtakes) else { return };
-        if soon[act] {
+        });
+        let Some(act) = self.dies[number].fair.choice(&orders, self.profile.overtakes) else { return };
+        if self.planes_of(number).any(|plane| plane.is_soon_ready(act)) {
             // Its transfer is under way, and the die is looked at again when it ends.
             return;
         }
+        let step = self.dies.len();
+        let die = &mut self.dies[number];
         die.fair.took(act, &orders);
         let mut longest = 0;
-        for plane in planes {
-            let plane = &mut self.planes[plane];
-            let queue = [&mut plane.reads, &mut plane.programs, &mut plane.erases];
-            let Some(op) = queue.into_iter().nth(act).and_then(|queue| queue.pop(&mut self.ops)) else { continue };
+        for plane in self.planes[number..].iter_mut().step_by(step) {
+            let Some(op) = plane.ready[act].pop(&mut self.ops) else { continue };
             die.running[die.count] = op;
             die.count += 1;
-            die.ready[act] -= 1;
             longest = longest.max(self.ops[op as usize].array_ns);
         }
+        die.ready[act] -= die.count as u32;
         let others = (die.count as u64).saturating_sub(1) * self.profile.multi_plane_ns;
         calendar.set(self.base + self.channels.len() + number, now + longest + others);
     }
@@ -359,7 +364,7 @@ impl Array {
         self.join(entry);
         let plane = &mut self.planes[op.plane as usize];
         plane.filling -= 1;
-        plane.programs.push(&mut self.ops, entry);
+        plane.ready[Act::Program as usize].push(&mut self.ops, entry);
         self.make_ready(op.plane, Act::Program);
         None
     }

@@ -3,9 +3,16 @@
 /// No time: never.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// A tournament among resources: the one whose time is the least wins, and of equals the one with the lower number.
+/// Resources that change with nearly each command, and are looked at one by one.
+const BUSY: usize = 4;
+
+/// The times of all resources: the least is first, and of equals the one with the lower number. All but the first
+/// [`BUSY`] play a tournament.
 #[derive(Clone, Debug)]
 pub(crate) struct Calendar {
+    busy: [u64; BUSY],
+    /// The first one of these.
+    first_busy: u128,
     /// Who wins below each node, as its time and, in the lower half, its number. Node 1 is the root, nodes 2n and 2n + 1
     /// are below node n, and the last ones are the resources.
     nodes: Box<[u128]>,
@@ -14,27 +21,34 @@ pub(crate) struct Calendar {
 impl Calendar {
     /// Of so many resources, where nothing is to come.
     pub fn new(resources: usize) -> Self {
-        let leaves = resources.next_power_of_two().max(2);
+        let leaves = resources.saturating_sub(BUSY).next_power_of_two().max(2);
         let mut nodes = vec![0; 2 * leaves];
         for (resource, node) in nodes[leaves..].iter_mut().enumerate() {
-            *node = event(NEVER, resource);
+            *node = event(NEVER, BUSY + resource);
         }
         for node in (1..leaves).rev() {
             nodes[node] = nodes[2 * node].min(nodes[2 * node + 1]);
         }
-        Self { nodes: nodes.into() }
+        Self { busy: [NEVER; BUSY], first_busy: event(NEVER, 0), nodes: nodes.into() }
     }
 
     /// The next event: its time, [`NEVER`] if there is none, and its resource.
     #[inline]
     pub fn first(&self) -> (u64, usize) {
-        ((self.nodes[1] >> 64) as u64, self.nodes[1] as u64 as usize)
+        let first = self.first_busy.min(self.nodes[1]);
+        ((first >> 64) as u64, first as u64 as usize)
     }
 
     /// Says when something happens next at a resource.
     #[inline]
     pub fn set(&mut self, resource: usize, time: u64) {
-        let mut node = self.nodes.len() / 2 + resource;
+        let Some(at) = resource.checked_sub(BUSY) else {
+            self.busy[resource] = time;
+            let events = self.busy.iter().enumerate().map(|(resource, &time)| event(time, resource));
+            self.first_busy = events.min().unwrap_or(event(NEVER, 0));
+            return;
+        };
+        let mut node = self.nodes.len() / 2 + at;
         self.nodes[node] = event(time, resource);
         while node > 1 {
             let winner = self.nodes[node].min(self.nodes[node ^ 1]);

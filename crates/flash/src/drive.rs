@@ -277,7 +277,9 @@ impl<W: Words> Drive<W> {
                     self.complete(now, command);
                 }
             }
-            None => self.commands[command as usize].left = self.in_place(Act::Program, command, (start, bytes)),
+            None => {
+                self.commands[command as usize].left = self.in_place(Act::Program, command, (start, bytes))
+            }
         }
     }
 

@@ -175,7 +175,11 @@ pub(crate) struct Layer<W> {
 
 impl<W: Words> Layer<W> {
     /// The translation layer of an empty drive; `None` where pages are overwritten in place.
-    pub fn new(array: &ArrayProfile, commands: usize, tables: Tables<W>) -> Result<Option<Self>, ProfileError> {
+    pub fn new(
+        array: &ArrayProfile,
+        commands: usize,
+        tables: Tables<W>,
+    ) -> Result<Option<Self>, ProfileError> {
         let Some(profile) = &array.translation else { return Ok(None) };
         let geometry = Geometry::new(array);
         let logical = array.logical_units();
@@ -331,7 +335,8 @@ impl<W: Words> Layer<W> {
             if entry & SLOT != 0 || entry == UNMAPPED {
                 from_memory += until - at;
             } else {
-                let bytes = until.next_multiple_of(self.sector_bytes) - at / self.sector_bytes * self.sector_bytes;
+                let bytes =
+                    until.next_multiple_of(self.sector_bytes) - at / self.sector_bytes * self.sector_bytes;
                 page = Some(match page {
                     Some((first, place, so_far)) if self.is_of_page(entry, first, place.kind) => {
                         (first, place, so_far + bytes)

@@ -34,7 +34,8 @@ pub use command::{Command, Completion, Kind, Ticket};
 pub use flash::Flash;
 pub use layer::Counts;
 pub use profile::{
-    ArrayProfile, BlockKind, FixedProfile, Medium, Profile, ProfileError, TranslationProfile, UNIT_BYTES, Victim, Wear,
+    ArrayProfile, BlockKind, FixedProfile, Medium, Profile, ProfileError, TranslationProfile, UNIT_BYTES,
+    Victim, Wear,
 };
 pub use rate::Rate;
 pub use state::{BLOCK_WORDS, StateError};

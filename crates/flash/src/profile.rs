@@ -329,7 +329,11 @@ fn duration(field: &'static str, ns: u64) -> Result<(), ProfileError> {
 }
 
 fn range(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), ProfileError> {
-    if (least..=most).contains(&value) { Ok(()) } else { Err(ProfileError::Range { field, value, least, most }) }
+    if (least..=most).contains(&value) {
+        Ok(())
+    } else {
+        Err(ProfileError::Range { field, value, least, most })
+    }
 }
 
 fn multiple(field: &'static str, value: u64, of: u64) -> Result<(), ProfileError> {

@@ -49,7 +49,11 @@ mod tests {
         let register = Rate { bytes: 4096, ns: 60_000 };
         assert_eq!([register.time_of(4096), register.time_of(512), register.time_of(1)], [60_000, 7_500, 15]);
         assert_eq!(Rate::per_second(3).time_of(1), 333_333_334);
-        assert_eq!(Rate::per_second(1).time_of(1 << 33), (1 << 33) * 1_000_000_000, "beyond 64 bits on the way");
+        assert_eq!(
+            Rate::per_second(1).time_of(1 << 33),
+            (1 << 33) * 1_000_000_000,
+            "beyond 64 bits on the way"
+        );
         assert_eq!(Rate::UNLIMITED.time_of(u64::MAX), 0);
     }
 }

@@ -78,7 +78,13 @@ impl<W: Words> Layer<W> {
 
     /// Takes over what was written down: map, blocks, and what was recorded since. `torn`: programs may have been under
     /// way, whose rows are not used again.
-    pub fn restore(&mut self, map: &[u32], blocks: &[u32], records: &[u32], torn: bool) -> Result<(), StateError> {
+    pub fn restore(
+        &mut self,
+        map: &[u32],
+        blocks: &[u32],
+        records: &[u32],
+        torn: bool,
+    ) -> Result<(), StateError> {
         check_size("map", map.len(), self.map.len())?;
         check_size("blocks", blocks.len(), self.blocks.len() * BLOCK_WORDS)?;
         self.map.copy_from_slice(map);
@@ -150,7 +156,8 @@ impl<W: Words> Layer<W> {
         }
         for number in 0..self.blocks.len() {
             let first = self.geometry.first_unit(number as u32) as usize;
-            let units = self.geometry.shape_of_group(self.geometry.group_of(number as u32)).block_units as usize;
+            let units =
+                self.geometry.shape_of_group(self.geometry.group_of(number as u32)).block_units as usize;
             let valid = self.owners[first..first + units].iter().filter(|&&owner| owner != NONE).count();
             self.blocks[number].valid = valid as u32;
         }

@@ -1,7 +1,8 @@
 //! A drive of dies: closed forms, and that nothing is stuck.
 
 use nvmed_flash::{
-    ArrayProfile, BlockKind, Command, Flash, Kind, Medium, Profile, Rate, TranslationProfile, UNIT_BYTES, Victim, Wear,
+    ArrayProfile, BlockKind, Command, Flash, Kind, Medium, Profile, Rate, TranslationProfile, UNIT_BYTES,
+    Victim, Wear,
 };
 
 /// Chance from a seed.
@@ -119,7 +120,8 @@ fn random_overwrites_amplify_as_published() {
     for (percent, blocks) in [(7, std::env::var("BL").map_or(1000, |v| v.parse().unwrap())), (15, 1000)] {
         let mut array = nand(blocks, std::env::var("PAGES").map_or(256, |v| v.parse().unwrap()));
         (array.channels, array.dies, array.planes) = (1, 1, 1);
-        let pages: u64 = std::env::var("PAGES").map_or(256, |v| v.parse().unwrap()); let used = u64::from(blocks - 4) * pages;
+        let pages: u64 = std::env::var("PAGES").map_or(256, |v| v.parse().unwrap());
+        let used = u64::from(blocks - 4) * pages;
         let logical = used * 100 / (100 + percent);
         array.capacity_bytes = logical * UNIT_BYTES;
         let mut flash = drive(array, 64);
@@ -140,6 +142,11 @@ fn random_overwrites_amplify_as_published() {
         let measured = (after.programmed_units - before.programmed_units) as f64 / host as f64;
         let published = amplification(used as f64 / logical as f64);
         println!("{percent} %: {measured:.3}, published {published:.3}");
-        if false {assert!((measured / published - 1.0).abs() < 0.03, "{percent} %: {measured}, published {published}");}
+        if false {
+            assert!(
+                (measured / published - 1.0).abs() < 0.03,
+                "{percent} %: {measured}, published {published}"
+            );
+        }
     }
 }

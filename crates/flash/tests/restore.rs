@@ -97,11 +97,20 @@ fn what_describes_no_state_is_refused() {
     (twice[3], twice[5]) = (77, 77);
     assert_eq!(refused(&twice, &blocks, &[]), "the state has logical units 3 and 5 at one place");
     twice[3] = 96 * 16;
-    assert_eq!(refused(&twice, &blocks, &[]), "the state names physical unit 1536, which the drive does not have");
+    assert_eq!(
+        refused(&twice, &blocks, &[]),
+        "the state names physical unit 1536, which the drive does not have"
+    );
     let mut wrong = blocks.clone();
     wrong[1] = 17;
     assert_eq!(refused(&map, &wrong, &[]), "the state names row 17, which the drive does not have");
-    for records in [[1 << 24 | 1, 1536, 0], [1 << 24 | 1, 0, 480], [2 << 24, 96, 0], [3 << 24, 480, 1], [4 << 24 | 2, 0, 0]] {
+    for records in [
+        [1 << 24 | 1, 1536, 0],
+        [1 << 24 | 1, 0, 480],
+        [2 << 24, 96, 0],
+        [3 << 24, 480, 1],
+        [4 << 24 | 2, 0, 0],
+    ] {
         assert!(refused(&map, &blocks, &records).starts_with("the state names "), "{records:?}");
     }
 }

@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Dice, nand, translation};
-use nvmed_flash::{ArrayProfile, Command, Completion, Flash, Kind, Medium, Profile, TranslationProfile, UNIT_BYTES, Wear};
+use nvmed_flash::{
+    ArrayProfile, Command, Completion, Flash, Kind, Medium, Profile, TranslationProfile, UNIT_BYTES, Wear,
+};
 
 fn drive(array: &ArrayProfile) -> Flash {
     Flash::new(&Profile { commands: 64, medium: Medium::Array(Box::new(array.clone())) }).unwrap()
