@@ -67,14 +67,14 @@ fn tlc(planes: u32, per_plane: u32, (page_units, pages): (u64, u32)) -> ArrayPro
 }
 
 /// A drive, its tables in huge pages, and what it was told so far.
-struct Bench {
-    flash: Flash<Words>,
+pub(crate) struct Bench {
+    pub flash: Flash<Words>,
     units: u64,
     dice: Dice,
 }
 
 impl Bench {
-    fn new(array: ArrayProfile) -> Result<Self, String> {
+    pub fn new(array: ArrayProfile) -> Result<Self, String> {
         let units = array.logical_units();
         let profile = Profile { commands: COMMANDS, medium: Medium::Array(Box::new(array)) };
         let (map, owners) = table_sizes(&profile);
@@ -124,11 +124,12 @@ fn write(unit: u64, count: u64) -> Command {
     Command { kind: Kind::Write { fua: false }, start: unit * UNIT_BYTES, bytes: count * UNIT_BYTES }
 }
 
-fn operations(counts: Counts) -> u64 {
+/// Page operations.
+pub(crate) fn operations(counts: Counts) -> u64 {
     counts.programs + counts.page_reads + counts.erases
 }
 
-fn row(name: &str, unit: &'static str, who: &str, samples: Samples, goal: Goal, conditions: String) -> Row {
+pub(crate) fn row(name: &str, unit: &'static str, who: &str, samples: Samples, goal: Goal, conditions: String) -> Row {
     let ours = Contender { name: who.to_owned(), samples };
     Row { name: name.to_owned(), unit, ours, rival: None, goal, flushes_per_op: None, conditions }
 }

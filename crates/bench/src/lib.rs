@@ -13,6 +13,7 @@ pub mod instructions;
 pub mod kv;
 pub mod mounted;
 pub mod mounting;
+pub mod mqsim;
 pub mod names;
 pub mod ours;
 pub mod policy;
