@@ -69,28 +69,42 @@ fn requests(path: &Path) -> Result<Vec<Request>, String> {
 /// Replays a trace so many times; flash commands, and the processor's nanoseconds.
 fn replay(requests: &[Request], times: u64) -> Result<(u64, u64), String> {
     let array = drive();
-    let capacity = array.capacity_bytes / PAGE_BYTES;
+    let pages = array.capacity_bytes / PAGE_BYTES;
     let mut bench = Bench::new(array)?;
-    let span = requests.last().map_or(0, |last| last.time);
-    let begin = thread_cpu_ns();
+    // As MQSim does: what a trace reads was written before.
+    for request in requests.iter().filter(|request| request.command.kind == Kind::Read) {
+        arrive(&mut bench, 0, Command { kind: Kind::Write { fua: false }, ..whole_pages(request.command, pages) })?;
+    }
+    finish(&mut bench);
+    let (before, begin) = (operations(bench.flash.counts()), thread_cpu_ns());
+    let (first, span) = (bench.flash.now(), requests.last().map_or(0, |last| last.time));
     for relay in 0..times {
         for request in requests {
-            let mut command = request.command;
-            // As MQSim does: what lies beyond the drive comes round. A page is programmed whole.
-            let first = command.start / PAGE_BYTES % capacity;
-            let pages = ((command.start + command.bytes).div_ceil(PAGE_BYTES) - command.start / PAGE_BYTES)
-                .min(capacity - first);
-            (command.start, command.bytes) = (first * PAGE_BYTES, pages * PAGE_BYTES);
-            let time = relay * span + request.time;
-            while bench.flash.advance(time).is_some() {}
-            while !bench.flash.takes() {
-                let _ = bench.flash.advance(u64::MAX).ok_or("a command did not complete")?;
-            }
-            let _ = bench.flash.arrive(time, &command);
+            arrive(&mut bench, first + relay * span + request.time, whole_pages(request.command, pages))?;
         }
     }
+    finish(&mut bench);
+    Ok((operations(bench.flash.counts()) - before, thread_cpu_ns() - begin))
+}
+
+fn arrive(bench: &mut Bench, time: u64, command: Command) -> Result<(), String> {
+    while bench.flash.advance(time).is_some() {}
+    while !bench.flash.takes() {
+        let _ = bench.flash.advance(u64::MAX).ok_or("a command did not complete")?;
+    }
+    let _ = bench.flash.arrive(time, &command);
+    Ok(())
+}
+
+fn finish(bench: &mut Bench) {
     while bench.flash.advance(u64::MAX).is_some() {}
-    Ok((operations(bench.flash.counts()), thread_cpu_ns() - begin))
+}
+
+/// As MQSim does: what lies beyond the drive comes round. A page is read or programmed whole.
+fn whole_pages(command: Command, pages: u64) -> Command {
+    let (first, end) = (command.start / PAGE_BYTES, (command.start + command.bytes).div_ceil(PAGE_BYTES));
+    let at = first % pages;
+    Command { start: at * PAGE_BYTES, bytes: (end - first).min(pages - at) * PAGE_BYTES, ..command }
 }
 
 fn drive() -> ArrayProfile {
