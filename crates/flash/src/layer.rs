@@ -84,6 +84,8 @@ pub(crate) struct Group {
     pub drained: Vec<u32>,
     /// Blocks that are being erased.
     pub erasing: u32,
+    /// Programs that have not ended.
+    pub programs: u32,
     /// Whether one was, since wear was looked at.
     pub has_erased: bool,
 }
@@ -101,8 +103,14 @@ impl Group {
             in_rows: 0,
             drained: Vec::new(),
             erasing: 0,
+            programs: 0,
             has_erased: false,
         }
+    }
+
+    /// Whether nothing is under way that may make room.
+    pub fn is_at_rest(&self) -> bool {
+        self.programs == 0 && self.victim.is_none() && self.drained.is_empty() && self.erasing == 0
     }
 
     /// Units that are on their way, at most.

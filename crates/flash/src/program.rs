@@ -4,7 +4,7 @@ use crate::array::{Act, Array, Class, Op, Owner};
 use crate::blocks::State;
 use crate::buffer::Stage;
 use crate::fifo::NONE;
-use crate::layer::{HOST, HOST_FLOOR, Layer, MOVED, Row, SLOT, UNMAPPED};
+use crate::layer::{Group, HOST, HOST_FLOOR, Layer, MOVED, Row, SLOT, UNMAPPED};
 use crate::profile::{DIE_PLANES_MAX, UNIT_BYTES};
 use crate::tables::Words;
 
@@ -19,17 +19,25 @@ impl<W: Words> Layer<W> {
     pub(crate) fn program_gathered(&mut self, array: &mut Array) {
         for kind in 0..self.gathers.len() {
             while self.gathers[kind].len > 0 {
-                let Some((turn, stripe)) = self.stripe(kind) else { break };
+                let Some((to, turn, stripe)) = self.room_for(kind) else { break };
                 let gather = &self.gathers[kind];
-                let units = gather.len.min(stripe.count * self.geometry.shapes[kind].row_units);
-                let is_full = units == stripe.count * self.geometry.shapes[kind].row_units;
+                let units = gather.len.min(stripe.count * self.geometry.shapes[to].row_units);
+                let is_full = units == stripe.count * self.geometry.shapes[to].row_units;
                 if !is_full && gather.forced == 0 {
                     break;
                 }
-                self.gathers[kind].turn = turn;
-                self.program_stripe(array, kind, &stripe, units);
+                self.gathers[to].turn = turn;
+                self.program_stripe(array, (kind, to), &stripe, units);
             }
         }
+    }
+
+    /// Where what is gathered for a kind goes: to blocks of that kind, or, when these are full of valid units and none of
+    /// them is being collected, to the first kind that has room. Answers the kind, the turn after its die, and the stripe.
+    fn room_for(&self, kind: usize) -> Option<(usize, usize, Stripe)> {
+        let of = |kind| self.stripe(kind).map(|(turn, stripe)| (kind, turn, stripe));
+        let groups = || self.groups.iter().skip(kind).step_by(self.gathers.len());
+        of(kind).or_else(|| if groups().all(Group::is_at_rest) { (0..self.gathers.len()).find_map(of) } else { None })
     }
 
     /// The next die that has room for what the host writes, and which of its planes have; the turn after it.
@@ -55,16 +63,15 @@ impl<W: Words> Layer<W> {
     }
 
     /// Programs the first `units` that are gathered, page by page over the planes of a stripe.
-    fn program_stripe(&mut self, array: &mut Array, kind: usize, stripe: &Stripe, units: u32) {
-        let (page_units, row_units) =
-            (self.geometry.shapes[kind].page_units, self.geometry.shapes[kind].row_units);
+    fn program_stripe(&mut self, array: &mut Array, (kind, to): (usize, usize), stripe: &Stripe, units: u32) {
+        let (page_units, row_units) = (self.geometry.shapes[to].page_units, self.geometry.shapes[to].row_units);
         let mut rows = [NONE; DIE_PLANES_MAX];
         let mut counts = [0; DIE_PLANES_MAX];
         for number in 0..units {
             let (page, within) = (number / page_units, number % page_units);
             let (at, in_row) = ((page % stripe.count) as usize, page / stripe.count);
             if rows[at] == NONE {
-                let group = self.geometry.group(stripe.planes[at], kind);
+                let group = self.geometry.group(stripe.planes[at], to);
                 let Some(row) = self.new_row(group, HOST) else { continue };
                 rows[at] = row;
             }
@@ -107,6 +114,7 @@ impl<W: Words> Layer<W> {
         let first = self.geometry.first_unit(block) + entry.next_row * shape.row_units;
         entry.next_row += 1;
         entry.programs += 1;
+        self.groups[number].programs += 1;
         if entry.next_row == shape.rows {
             self.groups[number].open[stream] = None;
         }
@@ -162,6 +170,7 @@ impl<W: Words> Layer<W> {
             }
         }
         self.free_rows.push(number);
+        self.groups[group].programs -= 1;
         let entry = &mut self.blocks[block as usize];
         entry.programs -= 1;
         if entry.next_row == rows && entry.programs == 0 {
