@@ -1,0 +1,163 @@
+//! The model answers what its document says, by a second, naive reading of it (`naive.rs`), on random drives under
+//! random loads; and it answers the same however it is asked.
+//!
+//! `FLASH_SEED=n` replays one seed, `FLASH_SEEDS=n` runs so many instead of the usual ones.
+
+mod loads;
+mod medium;
+mod moves;
+mod naive;
+
+use loads::{Case, Dice};
+use naive::{Answer, simulate};
+use nvmed_flash::{Command, Completion, Flash};
+use std::collections::HashMap;
+
+/// Seeds of a run, unless told otherwise.
+const SEEDS: u64 = 300;
+
+/// Runs a check for each seed, in two threads; says how to replay the one that failed.
+fn for_each_seed(test: &str, check: impl Fn(u64) -> Result<(), String> + Sync) {
+    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect("a seed is a number"));
+    let seeds = match number("FLASH_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("FLASH_SEEDS").unwrap_or(SEEDS),
+    };
+    let run = |seed: u64| {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(seed)));
+        let said = match outcome {
+            Ok(Ok(())) => return,
+            Ok(Err(said)) => said,
+            Err(_) => "it panicked; its words are above".to_owned(),
+        };
+        panic!("\n\n*** seed {seed}: {said}\n*** replay: FLASH_SEED={seed} cargo test -p nvmed-flash --test oracle {test}\n");
+    };
+    std::thread::scope(|scope| {
+        let halves = [0, 1].map(|half| {
+            let seeds = seeds.clone().filter(move |seed| seed % 2 == half);
+            scope.spawn(move || seeds.for_each(run))
+        });
+        for half in halves {
+            half.join().unwrap_or_else(|cause| std::panic::resume_unwind(cause));
+        }
+    });
+}
+
+/// How an owner asks; all ways get the same answer.
+trait Asks {
+    /// Before a command arrives at `time`.
+    fn before(&mut self, flash: &mut Flash, time: u64, done: &mut dyn FnMut(Completion));
+}
+
+/// Takes the completions until a time, as the document has it.
+struct Plainly;
+
+impl Asks for Plainly {
+    fn before(&mut self, flash: &mut Flash, time: u64, done: &mut dyn FnMut(Completion)) {
+        while let Some(completion) = flash.advance(time) {
+            done(completion);
+        }
+    }
+}
+
+/// Asks at random moments, and takes completions early, late, or at the end.
+struct AnyHow(Dice);
+
+impl Asks for AnyHow {
+    fn before(&mut self, flash: &mut Flash, time: u64, done: &mut dyn FnMut(Completion)) {
+        for _ in 0..self.0.roll(4) {
+            let now = flash.now();
+            let until = match self.0.roll(3) {
+                0 => flash.next_due(),
+                1 => time,
+                _ => now + self.0.roll(time.saturating_sub(now).max(1)),
+            };
+            flash.advance(until.min(time)).into_iter().for_each(&mut *done);
+        }
+    }
+}
+
+/// What the model does with a case.
+fn model(case: &Case, asks: &mut dyn Asks) -> Answer {
+    let mut flash = Flash::new(&case.profile()).expect("the case has a profile");
+    let mut under_way: HashMap<u32, usize> = HashMap::new();
+    let mut completions = Vec::new();
+    let mut done = |under_way: &mut HashMap<u32, usize>, completion: Completion| {
+        let number = under_way.remove(&completion.ticket.0).expect("a ticket completes once");
+        completions.push((number, completion.time));
+    };
+    let mut at = 0;
+    for (number, &(time, command)) in case.load.iter().enumerate() {
+        at = time.max(at);
+        asks.before(&mut flash, at, &mut |completion| done(&mut under_way, completion));
+        while !flash.takes() {
+            // A completion before the arrival has made room already; a later one lets it arrive.
+            let Some(completion) = flash.advance(u64::MAX) else { break };
+            at = at.max(completion.time);
+            done(&mut under_way, completion);
+        }
+        if !flash.takes() {
+            break;
+        }
+        let ticket = flash.arrive(at, &command);
+        assert!(under_way.insert(ticket.0, number).is_none(), "a ticket is free when it is given");
+    }
+    while let Some(completion) = flash.advance(u64::MAX) {
+        done(&mut under_way, completion);
+    }
+    let counts = flash.counts();
+    let counts = [
+        counts.host_units,
+        counts.moved_units,
+        counts.programmed_units,
+        counts.programs,
+        counts.page_reads,
+        counts.erases,
+    ];
+    Answer { completions, counts }
+}
+
+/// Whether two answers are the same, and where they part.
+fn compare(load: &[(u64, Command)], expected: &Answer, answer: &Answer) -> Result<(), String> {
+    let (one, other) = (&expected.completions, &answer.completions);
+    if let Some(at) = (0..one.len().max(other.len())).find(|&at| one.get(at) != other.get(at)) {
+        let tell = |completion: Option<&(usize, u64)>| match completion {
+            Some(&(number, time)) => format!("command {number} ({:?}) completes at {time}", load[number]),
+            None => "nothing completes any more".to_owned(),
+        };
+        let (expected, answer) = (tell(one.get(at)), tell(other.get(at)));
+        return Err(format!("completion {at} of {}: expected: {expected}; but: {answer}", load.len()));
+    }
+    if expected.counts != answer.counts {
+        return Err(format!("counts: expected {:?}, but {:?}", expected.counts, answer.counts));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_model_does_what_its_document_says() {
+    for_each_seed("the_model", |seed| {
+        let case = Case::new(seed);
+        let expected = simulate(&case.array, case.room as usize, &case.load);
+        compare(&case.load, &expected, &model(&case, &mut Plainly))?;
+        match expected.completions.len() {
+            done if done < case.load.len() => {
+                let left = case.load.len() - done;
+                let (blocks, layer) = (&case.array.blocks, &case.array.translation);
+                Err(format!("{left} commands never complete, with {blocks:?} and {layer:?}"))
+            }
+            _ => Ok(()),
+        }
+    });
+}
+
+#[test]
+fn it_answers_the_same_however_it_is_asked() {
+    for_each_seed("it_answers", |seed| {
+        let case = Case::new(seed);
+        let expected = model(&case, &mut Plainly);
+        (0..3).try_for_each(|way| {
+            compare(&case.load, &expected, &model(&case, &mut AnyHow(Dice(seed * 3 + way))))
+        })
+    });
+}

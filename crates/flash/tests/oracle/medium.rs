@@ -1,0 +1,247 @@
+//! Planes, buses and dies of the naive drive: a list of all operations, searched for whatever is to be known.
+
+use super::naive::{CHANNELS, Event, Naive, Place};
+use nvmed_flash::ArrayProfile;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    Read,
+    Program,
+    Erase,
+}
+
+/// Who is told that an operation is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    Piece(usize),
+    Fill(u64),
+    Row(u64),
+    Copy(Place),
+    Erase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// For a register.
+    Waits,
+    /// In a register, for the bus.
+    WaitsForBus,
+    Passes,
+    /// For the die.
+    Ready,
+    Runs,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    pub act: Act,
+    is_host: bool,
+    pub place: Place,
+    pub owner: Owner,
+    pub bytes: u64,
+    ns: u64,
+    pub stage: Stage,
+    /// When it joined its queue.
+    age: u64,
+}
+
+impl Op {
+    pub fn new(act: Act, is_host: bool, place: Place, owner: Owner, bytes: u64, ns: u64) -> Self {
+        Self { act, is_host, place, owner, bytes, ns, stage: Stage::Waits, age: 0 }
+    }
+}
+
+pub struct Medium {
+    pub ops: Vec<Op>,
+    ages: u64,
+    channels: usize,
+    dies: usize,
+    planes: usize,
+    /// How often in a row something was overtaken.
+    at_planes: Vec<u32>,
+    at_channels: Vec<u32>,
+    at_dies: Vec<u32>,
+}
+
+impl Medium {
+    pub fn new(profile: &ArrayProfile) -> Self {
+        let (planes, dies) = (profile.planes_total() as usize, profile.dies_total() as usize);
+        let channels = profile.channels as usize;
+        Self {
+            ops: Vec::new(),
+            ages: 0,
+            channels,
+            dies,
+            planes,
+            at_planes: vec![0; planes],
+            at_channels: vec![0; channels],
+            at_dies: vec![0; dies],
+        }
+    }
+
+    fn joins(&mut self, at: usize, stage: Stage) {
+        self.ages += 1;
+        (self.ops[at].age, self.ops[at].stage) = (self.ages, stage);
+    }
+
+    pub fn submit(&mut self, op: Op) {
+        self.ops.push(op);
+        let stage = if op.act == Act::Erase { Stage::Ready } else { Stage::Waits };
+        self.joins(self.ops.len() - 1, stage);
+    }
+
+    /// The oldest operation of those that are so.
+    fn oldest(&self, is_so: impl Fn(&Op) -> bool) -> Option<usize> {
+        (0..self.ops.len()).filter(|&at| is_so(&self.ops[at])).min_by_key(|&at| self.ops[at].age)
+    }
+
+    fn any(&self, is_so: impl Fn(&Op) -> bool) -> bool {
+        self.ops.iter().any(is_so)
+    }
+
+    /// The choice among the first ones of queues by rank; and how often then something was overtaken in a row.
+    fn choice(&self, queues: &[Option<usize>], overtaken: u32, overtakes: u32) -> Option<(usize, u32)> {
+        let age = |rank: &usize| queues[*rank].map(|at| self.ops[at].age);
+        let some: Vec<usize> = (0..queues.len()).filter(|&rank| queues[rank].is_some()).collect();
+        let by_age = *some.iter().min_by_key(|rank| age(rank))?;
+        let choice = if overtaken >= overtakes { by_age } else { some[0] };
+        Some((choice, if choice == by_age { 0 } else { overtaken + 1 }))
+    }
+
+    /// A transfer has ended; a read leaves the medium with it.
+    pub fn passed(&mut self, channel: usize) -> Option<Op> {
+        let channels = self.channels;
+        let at = self.oldest(|op| op.stage == Stage::Passes && op.place.plane % channels == channel)?;
+        if self.ops[at].act == Act::Read {
+            return Some(self.ops.remove(at));
+        }
+        self.joins(at, Stage::Ready);
+        None
+    }
+
+    /// A die has ended what it did, by plane. Reads go on to the bus.
+    pub fn ended(&mut self, die: usize) -> Vec<Op> {
+        let mut ended = Vec::new();
+        for plane in (die..self.planes).step_by(self.dies) {
+            let Some(at) = self.oldest(|op| op.place.plane == plane && op.stage == Stage::Runs) else { continue };
+            ended.push(self.ops[at]);
+            if self.ops[at].act == Act::Read {
+                self.joins(at, Stage::WaitsForBus);
+            } else {
+                self.ops.remove(at);
+            }
+        }
+        ended
+    }
+}
+
+impl Naive<'_> {
+    /// Lets begin what can: planes, channels, dies, each by number. Whether anything has begun.
+    pub fn begin(&mut self) -> bool {
+        let mut has_begun = false;
+        (0..self.medium.planes).for_each(|plane| has_begun |= self.admit(plane));
+        (0..self.medium.channels).for_each(|channel| has_begun |= self.begin_transfer(channel));
+        (0..self.medium.dies).for_each(|die| has_begun |= self.begin_die(die));
+        has_begun
+    }
+
+    fn free_registers(&self, plane: usize) -> usize {
+        let has_one = |op: &&Op| op.place.plane == plane && op.act != Act::Erase && op.stage != Stage::Waits;
+        self.profile.registers as usize - self.medium.ops.iter().filter(has_one).count()
+    }
+
+    fn admit(&mut self, plane: usize) -> bool {
+        let mut has_begun = false;
+        while self.free_registers(plane) > 0 {
+            let medium = &mut self.medium;
+            let ranks = [(Act::Read, true), (Act::Read, false), (Act::Program, true), (Act::Program, false)];
+            let queues = ranks.map(|rank| {
+                medium.oldest(|op| {
+                    op.place.plane == plane && op.stage == Stage::Waits && (op.act, op.is_host) == rank
+                })
+            });
+            let choice = medium.choice(&queues, medium.at_planes[plane], self.profile.overtakes);
+            let Some((rank, overtaken)) = choice else { break };
+            medium.at_planes[plane] = overtaken;
+            let at = queues[rank].expect("the choice waits");
+            let stage = if ranks[rank].0 == Act::Read { Stage::Ready } else { Stage::WaitsForBus };
+            medium.joins(at, stage);
+            has_begun = true;
+        }
+        has_begun
+    }
+
+    fn begin_transfer(&mut self, channel: usize) -> bool {
+        let medium = &mut self.medium;
+        let is_here = |op: &Op| op.place.plane % medium.channels == channel;
+        if medium.any(|op| is_here(op) && op.stage == Stage::Passes) {
+            return false;
+        }
+        let queues = [true, false].map(|is_host| {
+            medium.oldest(|op| is_here(op) && op.stage == Stage::WaitsForBus && op.is_host == is_host)
+        });
+        let choice = medium.choice(&queues, medium.at_channels[channel], self.profile.overtakes);
+        let Some((rank, overtaken)) = choice else { return false };
+        medium.at_channels[channel] = overtaken;
+        let op = &mut medium.ops[queues[rank].expect("the choice waits")];
+        op.stage = Stage::Passes;
+        let rate = if op.act == Act::Read { self.profile.bus_out } else { self.profile.bus_in };
+        let ns = if rate.is_unlimited() {
+            0
+        } else {
+            (u128::from(op.bytes) * u128::from(rate.ns)).div_ceil(u128::from(rate.bytes)) as u64
+        };
+        self.events.push(Event { time: self.now + ns, resource: CHANNELS + channel, command: 0 });
+        true
+    }
+
+    /// Whether partners of what a die would begin are to come soon in a plane that has none ready.
+    fn comes_soon(&self, act: Act, plane: usize) -> bool {
+        let has = |act: Act, stages: &[Stage]| {
+            self.medium.any(|op| op.place.plane == plane && op.act == act && stages.contains(&op.stage))
+        };
+        let on_bus = [Stage::WaitsForBus, Stage::Passes];
+        match act {
+            Act::Read => {
+                !has(Act::Read, &[Stage::Ready])
+                    && has(Act::Read, &[Stage::Waits])
+                    && has(Act::Read, &on_bus)
+                    && self.free_registers(plane) == 0
+            }
+            Act::Program => !has(Act::Program, &[Stage::Ready]) && has(Act::Program, &on_bus),
+            Act::Erase => false,
+        }
+    }
+
+    fn begin_die(&mut self, die: usize) -> bool {
+        let medium = &self.medium;
+        let is_here = |op: &Op| op.place.plane % medium.dies == die;
+        if medium.any(|op| is_here(op) && op.stage == Stage::Runs) {
+            return false;
+        }
+        let acts = [Act::Read, Act::Program, Act::Erase];
+        let queues =
+            acts.map(|act| medium.oldest(|op| is_here(op) && op.stage == Stage::Ready && op.act == act));
+        let choice = medium.choice(&queues, medium.at_dies[die], self.profile.overtakes);
+        let Some((rank, overtaken)) = choice else { return false };
+        let planes: Vec<usize> = (0..medium.planes).filter(|plane| plane % medium.dies == die).collect();
+        if planes.iter().any(|&plane| self.comes_soon(acts[rank], plane)) {
+            return false;
+        }
+        let medium = &mut self.medium;
+        medium.at_dies[die] = overtaken;
+        let mut times = Vec::new();
+        for plane in planes {
+            let is_so = |op: &Op| op.place.plane == plane && op.stage == Stage::Ready && op.act == acts[rank];
+            if let Some(at) = medium.oldest(is_so) {
+                medium.ops[at].stage = Stage::Runs;
+                times.push(medium.ops[at].ns);
+            }
+        }
+        let longest = times.iter().max().expect("the choice is of a plane");
+        let ns = longest + (times.len() as u64 - 1) * self.profile.multi_plane_ns;
+        let resource = CHANNELS + medium.channels + die;
+        self.events.push(Event { time: self.now + ns, resource, command: 0 });
+        true
+    }
+}

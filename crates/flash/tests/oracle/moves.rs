@@ -1,0 +1,393 @@
+//! Programs, collection and wear of the naive drive.
+
+use super::medium::{Act, Op, Owner, Stage};
+use super::naive::{
+    ERASES, From, MOVED_UNITS, Naive, PROGRAMMED_UNITS, PROGRAMS, Place, Row, Slot, SlotStage,
+};
+use nvmed_flash::{BlockKind, UNIT_BYTES, Victim, Wear};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Free,
+    Open,
+    Closed,
+    Victim,
+    /// All valid units were read.
+    Drained,
+    Erasing,
+    Bad,
+}
+
+pub struct Block {
+    pub state: State,
+    pub erases: u64,
+    /// By unit, the logical unit of which it is the newest copy in flash.
+    pub owners: Vec<Option<u64>>,
+    rows: usize,
+    /// Programs before it was closed.
+    closed_at: u64,
+    /// When its count of valid units changed last, or it was closed.
+    changed_at: u64,
+    /// When it was erased.
+    freed_at: u64,
+}
+
+impl Block {
+    pub fn new(state: State, units: usize) -> Self {
+        Self { state, erases: 0, owners: vec![None; units], rows: 0, closed_at: 0, changed_at: 0, freed_at: 0 }
+    }
+
+    fn valid(&self) -> u64 {
+        self.owners.iter().flatten().count() as u64
+    }
+}
+
+/// The blocks of one kind in one plane.
+#[derive(Default)]
+pub struct Group {
+    pub blocks: Vec<Block>,
+    /// Those that are programmed next: what the host writes, what is moved.
+    open: [Option<usize>; 2],
+    victim: Option<usize>,
+    page: usize,
+    /// What was read and is in no program yet.
+    moved: Vec<(u64, Place)>,
+    /// In the order in which they were drained.
+    drained: Vec<usize>,
+    has_erased: bool,
+    changes: u64,
+}
+
+impl Group {
+    fn count(&self, state: State) -> usize {
+        self.blocks.iter().filter(|block| block.state == state).count()
+    }
+}
+
+impl Naive<'_> {
+    fn group(&self, plane: usize, kind: usize) -> usize {
+        plane * self.profile.blocks.len() + kind
+    }
+
+    fn kind(&self, group: usize) -> &BlockKind {
+        &self.profile.blocks[group % self.profile.blocks.len()]
+    }
+
+    fn place(&self, group: usize, block: usize, at: usize) -> Place {
+        let kinds = self.profile.blocks.len();
+        Place { plane: group / kinds, kind: group % kinds, block, at }
+    }
+
+    /// A copy in flash is the newest one no more.
+    pub fn invalidate(&mut self, place: Place) {
+        let number = self.group(place.plane, place.kind);
+        let group = &mut self.groups[number];
+        let block = &mut group.blocks[place.block];
+        assert!(block.owners[place.at].take().is_some(), "{place:?} was not valid");
+        group.changes += 1;
+        block.changed_at = group.changes;
+    }
+
+    fn has_room(&self, group: usize) -> bool {
+        self.groups[group].open[0].is_some() || self.groups[group].count(State::Free) > 2
+    }
+
+    /// Whether nothing is under way in a group that may make room.
+    fn is_at_rest(&self, number: usize) -> bool {
+        let moves = [State::Victim, State::Drained, State::Erasing];
+        let is_moving = moves.iter().any(|&state| self.groups[number].count(state) > 0);
+        !is_moving && !self.rows.iter().any(|row| row.group == number)
+    }
+
+    pub fn program_gathered(&mut self) {
+        for kind in 0..self.profile.blocks.len() {
+            while self.program_stripe(kind) {}
+        }
+    }
+
+    /// Programs a stripe of what is gathered for a kind, if there is one to program.
+    fn program_stripe(&mut self, kind: usize) -> bool {
+        let is_gathered = |slot: &&Slot| slot.kind == kind && matches!(slot.stage, SlotStage::Gathered(_));
+        let gathered: Vec<u64> = self.slots.iter().filter(is_gathered).map(|slot| slot.id).collect();
+        let Some(first) = self.slots.iter().find(is_gathered) else { return false };
+        let is_forced = first.stage == SlotStage::Gathered(true);
+        let (planes, dies) = (self.profile.planes_total() as usize, self.profile.dies_total() as usize);
+        let stripe_of = |kind: usize| {
+            let turns = (0..dies).map(|step| (self.turns[kind] + step) % dies);
+            let with_room = |die: usize| -> Vec<usize> {
+                (die..planes).step_by(dies).filter(|&plane| self.has_room(self.group(plane, kind))).collect()
+            };
+            turns.map(|die| (kind, die, with_room(die))).find(|(_, _, planes)| !planes.is_empty())
+        };
+        let mut place = stripe_of(kind);
+        if place.is_none() && (0..planes).all(|plane| self.is_at_rest(self.group(plane, kind))) {
+            place = (0..self.profile.blocks.len()).find_map(stripe_of);
+        }
+        let Some((kind, die, stripe)) = place else { return false };
+        let row_units = self.profile.blocks[kind].row_units() as usize;
+        let units = gathered.len().min(stripe.len() * row_units);
+        if units < stripe.len() * row_units && !is_forced {
+            return false;
+        }
+        self.turns[kind] = die + 1;
+        let page_units = self.page_units(kind);
+        let mut rows = vec![vec![None; row_units]; stripe.len()];
+        for (number, &id) in gathered[..units].iter().enumerate() {
+            let page = number / page_units;
+            let slot = self.slots.iter_mut().find(|slot| slot.id == id).expect("it is gathered");
+            slot.stage = SlotStage::Leaving;
+            let within = page / stripe.len() * page_units + number % page_units;
+            rows[page % stripe.len()][within] = Some((slot.unit, From::Slot(id)));
+        }
+        for (plane, units) in stripe.into_iter().zip(rows) {
+            if units.iter().any(Option::is_some) {
+                assert!(self.program(self.group(plane, kind), 0, true, units), "the plane has room");
+            }
+        }
+        true
+    }
+
+    /// Programs a row of a group; whether there is a block for it.
+    fn program(&mut self, number: usize, stream: usize, is_host: bool, units: Vec<Option<(u64, From)>>) -> bool {
+        let is_worn = self.layer().is_some_and(|layer| layer.wear != Wear::Off);
+        let group = &mut self.groups[number];
+        if group.open[stream].is_none() {
+            let free = (0..group.blocks.len()).filter(|&block| group.blocks[block].state == State::Free);
+            let key = |block: &usize| {
+                let block = &group.blocks[*block];
+                if is_worn { block.erases } else { block.freed_at }
+            };
+            let Some(block) = free.min_by_key(key) else { return false };
+            group.blocks[block].state = State::Open;
+            group.open[stream] = Some(block);
+        }
+        let block = group.open[stream].expect("it was opened");
+        let row = group.blocks[block].rows;
+        let kind = self.kind(number).clone();
+        let (row_units, rows) = (kind.row_units() as usize, kind.rows() as usize);
+        let group = &mut self.groups[number];
+        group.blocks[block].rows += 1;
+        if row + 1 == rows {
+            group.open[stream] = None;
+        }
+        self.counts[PROGRAMS] += 1;
+        self.counts[PROGRAMMED_UNITS] += row_units as u64;
+        self.row_id += 1;
+        let bytes = units.iter().flatten().count() as u64 * UNIT_BYTES;
+        let first = row * row_units;
+        self.rows.push(Row { id: self.row_id, group: number, block, first, is_moved: stream == 1, units });
+        let ns = kind.program_ns[row % kind.program_ns.len()];
+        let place = self.place(number, block, first);
+        self.medium.submit(Op::new(Act::Program, is_host, place, Owner::Row(self.row_id), bytes, ns));
+        true
+    }
+
+    pub fn programmed(&mut self, id: u64) {
+        let at = self.rows.iter().position(|row| row.id == id).expect("it is under way");
+        let row = self.rows.remove(at);
+        for (at, (unit, from)) in row.units.into_iter().enumerate().filter_map(|(at, unit)| Some((at, unit?))) {
+            let to = self.place(row.group, row.block, row.first + at);
+            let before = self.flash.get(&unit).copied();
+            let version = match from {
+                From::Slot(id) => {
+                    let at = self.slots.iter().position(|slot| slot.id == id).expect("it is in memory");
+                    let slot = self.slots.remove(at);
+                    self.let_go(&slot);
+                    let is_newest = before.is_none_or(|(_, version)| version < id);
+                    (is_newest && !slot.dead).then_some(id)
+                }
+                From::Place(from) => before.filter(|&(place, _)| place == from).map(|(_, version)| version),
+            };
+            if let Some(version) = version {
+                self.flash.insert(unit, (to, version));
+                self.groups[row.group].blocks[row.block].owners[to.at] = Some(unit);
+                before.into_iter().for_each(|(place, _)| self.invalidate(place));
+            }
+        }
+        let is_full = self.groups[row.group].blocks[row.block].rows == self.kind(row.group).rows() as usize;
+        let same = |other: &Row| (other.group, other.block) == (row.group, row.block);
+        if is_full && !self.rows.iter().any(same) {
+            let group = &mut self.groups[row.group];
+            group.changes += 1;
+            let block = &mut group.blocks[row.block];
+            block.state = State::Closed;
+            (block.closed_at, block.changed_at) = (self.counts[PROGRAMS], group.changes);
+        }
+    }
+
+    fn wants(&self, group: usize) -> bool {
+        let Some(layer) = self.layer() else { return false };
+        let free = (self.groups[group].count(State::Free) + self.groups[group].count(State::Erasing)) as u32;
+        free <= layer.gc_blocks || self.is_quiet && free < layer.gc_idle_blocks
+    }
+
+    /// Collection that the host must wait for is the host's.
+    fn is_urgent(&self, group: usize) -> bool {
+        self.groups[group].count(State::Free) <= 2
+    }
+
+    pub fn collect(&mut self, group: usize) {
+        self.erase_drained(group);
+        self.program_moved(group, false);
+        while self.groups[group].victim.is_some() || self.choose_victim(group) {
+            self.read_victim(group);
+            let is_read = self.groups[group].page == self.kind(group).pages as usize;
+            if !is_read || self.copies(group) > 0 {
+                return;
+            }
+            let block = self.groups[group].victim.take().expect("there is one");
+            self.groups[group].blocks[block].state = State::Drained;
+            self.groups[group].drained.push(block);
+            self.erase_drained(group);
+        }
+        if self.wants(group) {
+            self.program_moved(group, true);
+        }
+    }
+
+    /// Pages of a group that are being read to be moved.
+    fn copies(&self, number: usize) -> usize {
+        let is_copy = |op: &&Op| match op.owner {
+            Owner::Copy(page) => self.group(page.plane, page.kind) == number,
+            _ => false,
+        };
+        self.medium.ops.iter().filter(is_copy).count()
+    }
+
+    fn choose_victim(&mut self, number: usize) -> bool {
+        let Some(layer) = self.layer() else { return false };
+        let kind = self.kind(number).clone();
+        let valid_max = u64::from(kind.units() - kind.row_units());
+        let wants = self.wants(number);
+        let programs = self.counts[PROGRAMS];
+        let group = &mut self.groups[number];
+        let blocks = &group.blocks;
+        let closed = (0..blocks.len()).filter(|&block| blocks[block].state == State::Closed);
+        let mut enough = closed.clone().filter(|&block| blocks[block].valid() <= valid_max);
+        let victim = match (wants, layer.victim, layer.wear) {
+            (true, Victim::Greedy, _) => {
+                enough.min_by_key(|&block| (blocks[block].valid(), u64::MAX - blocks[block].changed_at))
+            }
+            (true, Victim::CostBenefit, _) => {
+                // (1 - u) / 2u * age, as a fraction.
+                let benefit = |block: usize| {
+                    let (valid, age) = (blocks[block].valid(), programs - blocks[block].closed_at + 1);
+                    ((u64::from(kind.units()) - valid) * age, 2 * valid)
+                };
+                let better = |a: (u64, u64), b: (u64, u64)| {
+                    u128::from(a.0) * u128::from(b.1) > u128::from(b.0) * u128::from(a.1)
+                };
+                let first = enough.next();
+                first.map(|first| {
+                    enough.fold(first, |best, block| {
+                        if better(benefit(block), benefit(best)) { block } else { best }
+                    })
+                })
+            }
+            (false, _, Wear::Full { spread }) if group.has_erased => {
+                group.has_erased = false;
+                let most = blocks.iter().map(|block| block.erases).max().unwrap_or(0);
+                let coldest = closed.min_by_key(|&block| blocks[block].erases);
+                coldest.filter(|&block| most - blocks[block].erases > spread.into())
+            }
+            _ => None,
+        };
+        let Some(block) = victim else { return false };
+        group.blocks[block].state = State::Victim;
+        (group.victim, group.page) = (Some(block), 0);
+        true
+    }
+
+    fn read_victim(&mut self, number: usize) {
+        let block = self.groups[number].victim.expect("there is one");
+        let kind = self.kind(number).clone();
+        let page_units = kind.page_units() as usize;
+        let is_urgent = self.is_urgent(number);
+        while self.groups[number].page < kind.pages as usize {
+            let in_rows = |row: &Row| if row.group == number && row.is_moved { row.units.iter().flatten().count() } else { 0 };
+            let in_programs: usize = self.rows.iter().map(in_rows).sum();
+            let moving = self.copies(number) * page_units + self.groups[number].moved.len() + in_programs;
+            if moving >= 2 * kind.row_units() as usize {
+                return;
+            }
+            let first = self.groups[number].page * page_units;
+            self.groups[number].page += 1;
+            let owners = &self.groups[number].blocks[block].owners[first..first + page_units];
+            let valid = owners.iter().flatten().count() as u64;
+            if valid > 0 {
+                let page = self.place(number, block, first);
+                self.read_page(page, is_urgent, valid * UNIT_BYTES, Owner::Copy(page));
+            }
+        }
+    }
+
+    pub fn copied(&mut self, page: Place) {
+        let number = self.group(page.plane, page.kind);
+        let page_units = self.page_units(page.kind);
+        let group = &mut self.groups[number];
+        for at in page.at..page.at + page_units {
+            if let Some(unit) = group.blocks[page.block].owners[at] {
+                group.moved.push((unit, Place { at, ..page }));
+            }
+        }
+    }
+
+    fn program_moved(&mut self, number: usize, padded: bool) {
+        let row_units = self.kind(number).row_units() as usize;
+        loop {
+            let moved = &self.groups[number].moved;
+            let count = moved.len().min(row_units);
+            if count == 0 || count < row_units && !padded {
+                return;
+            }
+            let mut units: Vec<_> =
+                moved[..count].iter().map(|&(unit, place)| Some((unit, From::Place(place)))).collect();
+            units.resize(row_units, None);
+            if !self.program(number, 1, false, units) {
+                return;
+            }
+            self.groups[number].moved.drain(..count);
+            self.counts[MOVED_UNITS] += count as u64;
+        }
+    }
+
+    /// Whether a block's units are all elsewhere, and no read of it is under way, nor a copy.
+    fn is_over(&self, number: usize, block: usize) -> bool {
+        let of_block = |place: &Place| self.group(place.plane, place.kind) == number && place.block == block;
+        let is_read = |op: &Op| {
+            let in_cells = matches!(op.stage, Stage::Waits | Stage::Ready | Stage::Runs);
+            op.act == Act::Read && in_cells && of_block(&op.place)
+        };
+        let is_from = |from: &From| matches!(from, From::Place(place) if of_block(place));
+        let is_in_row = |row: &Row| row.units.iter().flatten().any(|(_, from)| is_from(from));
+        self.groups[number].blocks[block].valid() == 0
+            && !self.medium.ops.iter().any(is_read)
+            && !self.rows.iter().any(is_in_row)
+            && !self.groups[number].moved.iter().any(|(_, place)| of_block(place))
+    }
+
+    fn erase_drained(&mut self, number: usize) {
+        for block in self.groups[number].drained.clone() {
+            if self.is_over(number, block) {
+                self.groups[number].drained.retain(|&other| other != block);
+                self.groups[number].blocks[block].state = State::Erasing;
+                let place = self.place(number, block, 0);
+                let ns = self.kind(number).erase_ns;
+                self.medium.submit(Op::new(Act::Erase, false, place, Owner::Erase, 0, ns));
+            }
+        }
+    }
+
+    pub fn erased(&mut self, place: Place) {
+        self.counts[ERASES] += 1;
+        let number = self.group(place.plane, place.kind);
+        let endurance = u64::from(self.kind(number).endurance);
+        let group = &mut self.groups[number];
+        group.has_erased = true;
+        let block = &mut group.blocks[place.block];
+        block.erases += 1;
+        (block.rows, block.freed_at) = (0, self.counts[ERASES]);
+        let is_worn_out = endurance > 0 && block.erases >= endurance;
+        block.state = if is_worn_out { State::Bad } else { State::Free };
+    }
+}

@@ -1,0 +1,551 @@
+//! A drive as docs/flash.md describes it, and nothing else: lists, and searches through all of them. No code is shared
+//! with the model. The logical half (commands, buffer, map) is here, the physical half in `medium.rs`, collection in
+//! `moves.rs`.
+
+use super::medium::{Act, Medium, Op, Owner};
+use super::moves::{Block, Group, State};
+use nvmed_flash::{ArrayProfile, Command, Kind, TranslationProfile, UNIT_BYTES};
+use std::collections::HashMap;
+
+/// Where a physical unit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub plane: usize,
+    pub kind: usize,
+    pub block: usize,
+    /// Number of the unit in its block.
+    pub at: usize,
+}
+
+/// What a simulation answers.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Commands, by their number in the list, with the times at which they complete, in this order.
+    pub completions: Vec<(usize, u64)>,
+    /// As `Counts`: host units, moved units, programmed units, programs, page reads, erases.
+    pub counts: [u64; 6],
+}
+
+/// A write's unit in memory.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    pub id: u64,
+    pub unit: u64,
+    pub kind: usize,
+    pub stage: SlotStage,
+    /// It has this number, and larger ones are newer. Ids are versions.
+    pub waiter: Option<usize>,
+    /// The unit was deallocated after it was written.
+    pub dead: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotStage {
+    /// The rest of the unit is being read.
+    Filling,
+    /// Waits; `true` if not for more.
+    Gathered(bool),
+    /// In a program.
+    Leaving,
+}
+
+/// A program under way.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub id: u64,
+    pub group: usize,
+    pub block: usize,
+    pub first: usize,
+    pub is_moved: bool,
+    pub units: Vec<Option<(u64, From)>>,
+}
+
+/// What a program programs: a slot, or a copy of a physical unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    Slot(u64),
+    Place(Place),
+}
+
+struct Pending {
+    command: Command,
+    pieces: usize,
+    /// Units that have to be programmed.
+    units: usize,
+}
+
+const LINK_IN: usize = 0;
+const LINK_OUT: usize = 1;
+const START: usize = 2;
+const IDLE: usize = 3;
+/// The first channel; dies follow.
+pub const CHANNELS: usize = 4;
+
+/// Something that happens at a time, at a resource, for a command if it is a link's or a start.
+#[derive(Clone, Copy)]
+pub struct Event {
+    pub time: u64,
+    pub resource: usize,
+    pub command: usize,
+}
+
+/// One direction of the host link: when its last byte has passed, in units of `1 / rate.bytes` nanoseconds.
+#[derive(Default)]
+struct Link {
+    free_at: u128,
+}
+
+pub struct Naive<'a> {
+    pub profile: &'a ArrayProfile,
+    pub now: u64,
+    pub events: Vec<Event>,
+    pub medium: Medium,
+    commands: HashMap<usize, Pending>,
+    pub completions: Vec<(usize, u64)>,
+    links: [Link; 2],
+    idle_since: u64,
+    awake_at: u64,
+    pub is_quiet: bool,
+    /// The newest copy in flash of each unit, and its version.
+    pub flash: HashMap<u64, (Place, u64)>,
+    /// All units in memory, in the order in which they joined those that wait to be programmed.
+    pub slots: Vec<Slot>,
+    pub slots_max: usize,
+    pub version: u64,
+    forced: u64,
+    /// Slots that were promised to writes whose bytes are on the way.
+    promised: usize,
+    writes: Vec<usize>,
+    flushes: Vec<(u64, usize)>,
+    durable: Vec<usize>,
+    pub groups: Vec<Group>,
+    pub rows: Vec<Row>,
+    pub row_id: u64,
+    /// By kind, which die is next.
+    pub turns: Vec<usize>,
+    pub counts: [u64; 6],
+}
+
+pub const HOST_UNITS: usize = 0;
+pub const MOVED_UNITS: usize = 1;
+pub const PROGRAMMED_UNITS: usize = 2;
+pub const PROGRAMS: usize = 3;
+pub const PAGE_READS: usize = 4;
+pub const ERASES: usize = 5;
+
+/// What a drive with room for so many commands at once does with a list of arrivals.
+pub fn simulate(profile: &ArrayProfile, room: usize, load: &[(u64, Command)]) -> Answer {
+    let mut drive = Naive::new(profile, room);
+    let mut at = 0;
+    for (number, &(time, command)) in load.iter().enumerate() {
+        at = time.max(at);
+        drive.run(at, false);
+        if drive.commands.len() == room {
+            // It waits in its queue, and arrives when a completion makes room.
+            let before = drive.completions.len();
+            drive.run(u64::MAX, true);
+            if drive.completions.len() == before {
+                break;
+            }
+            at = drive.now;
+            drive.run(at, false);
+        }
+        drive.arrive(number, command);
+    }
+    drive.run(u64::MAX, false);
+    Answer { completions: drive.completions, counts: drive.counts }
+}
+
+impl<'a> Naive<'a> {
+    fn new(profile: &'a ArrayProfile, room: usize) -> Self {
+        let buffer_bytes = profile.translation.as_ref().map_or(0, |layer| layer.buffer_bytes);
+        Self {
+            profile,
+            now: 0,
+            events: Vec::new(),
+            medium: Medium::new(profile),
+            commands: HashMap::new(),
+            completions: Vec::new(),
+            links: Default::default(),
+            idle_since: 0,
+            awake_at: 0,
+            is_quiet: false,
+            flash: HashMap::new(),
+            slots: Vec::new(),
+            slots_max: match buffer_bytes {
+                0 => (room * 512).clamp(1024, 1 << 16),
+                bytes => (bytes / UNIT_BYTES) as usize,
+            },
+            version: 0,
+            forced: 0,
+            promised: 0,
+            writes: Vec::new(),
+            flushes: Vec::new(),
+            durable: Vec::new(),
+            groups: Self::new_groups(profile),
+            rows: Vec::new(),
+            row_id: 0,
+            turns: vec![0; profile.blocks.len()],
+            counts: [0; 6],
+        }
+    }
+
+    fn new_groups(profile: &ArrayProfile) -> Vec<Group> {
+        let Some(layer) = &profile.translation else { return Vec::new() };
+        let mut number = 0;
+        let mut groups = Vec::new();
+        for _plane in 0..profile.planes_total() {
+            for kind in &profile.blocks {
+                let mut group = Group::default();
+                for _block in 0..kind.per_plane {
+                    let is_bad = split_mix(layer.seed ^ number) % 1_000_000 < u64::from(layer.bad_ppm);
+                    let state = if is_bad { State::Bad } else { State::Free };
+                    group.blocks.push(Block::new(state, kind.units() as usize));
+                    number += 1;
+                }
+                groups.push(group);
+            }
+        }
+        groups
+    }
+
+    pub fn layer(&self) -> Option<&'a TranslationProfile> {
+        self.profile.translation.as_ref()
+    }
+
+    /// Lets all happen until a time, or until a completion.
+    fn run(&mut self, until: u64, to_completion: bool) {
+        let before = self.completions.len();
+        loop {
+            if to_completion && self.completions.len() > before {
+                return;
+            }
+            let first = (0..self.events.len()).min_by_key(|&at| (self.events[at].time, self.events[at].resource));
+            let time = first.map_or(u64::MAX, |at| self.events[at].time);
+            if time > self.now && self.begin() {
+                continue;
+            }
+            let Some(first) = first.filter(|_| time <= until) else {
+                self.now = if until == u64::MAX { self.now } else { until };
+                return;
+            };
+            self.now = time;
+            let event = self.events.remove(first);
+            self.happen(event);
+            self.work();
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        let channels = self.profile.channels as usize;
+        match event.resource {
+            LINK_IN => self.received(event.command),
+            LINK_OUT => self.piece_done(event.command),
+            START => self.start(event.command),
+            IDLE => self.is_quiet = true,
+            resource if resource < CHANNELS + channels => {
+                let op = self.medium.passed(resource - CHANNELS);
+                op.into_iter().for_each(|op| self.read_done(&op));
+            }
+            resource => {
+                for op in self.medium.ended(resource - CHANNELS - channels) {
+                    self.array_done(&op);
+                }
+            }
+        }
+    }
+
+    fn at(&mut self, time: u64, resource: usize, command: usize) {
+        self.events.push(Event { time, resource, command });
+    }
+
+    fn arrive(&mut self, number: usize, command: Command) {
+        if self.commands.is_empty() {
+            self.events.retain(|event| event.resource != IDLE);
+            self.is_quiet = false;
+            if self.profile.low_power_ns > 0 && self.now - self.idle_since > self.profile.low_power_ns {
+                self.awake_at = self.now + self.profile.warm_up_ns;
+            }
+        }
+        self.commands.insert(number, Pending { command, pieces: 0, units: 0 });
+        self.at((self.now + self.profile.command_ns).max(self.awake_at), START, number);
+    }
+
+    fn complete(&mut self, number: usize) {
+        self.commands.remove(&number).expect("a command completes once");
+        self.completions.push((number, self.now));
+        if self.commands.is_empty() {
+            self.idle_since = self.now;
+            if let Some(layer) = self.layer().filter(|layer| layer.gc_idle_blocks > 0) {
+                self.at(self.now + layer.idle_ns.max(1), IDLE, 0);
+            }
+        }
+    }
+
+    fn start(&mut self, number: usize) {
+        let Command { kind, start, bytes } = self.commands[&number].command;
+        match kind {
+            Kind::Read if bytes > 0 => self.read(number, start, bytes),
+            Kind::Write { .. } if bytes > 0 && self.layer().is_some() => self.writes.push(number),
+            Kind::Write { .. } if bytes > 0 => self.pass(LINK_IN, number, bytes),
+            Kind::Flush if self.layer().is_some() => {
+                self.force();
+                self.flushes.push((self.version, number));
+            }
+            Kind::Deallocate if self.layer().is_some() => {
+                for unit in start.div_ceil(UNIT_BYTES)..(start + bytes) / UNIT_BYTES {
+                    self.slots.iter_mut().filter(|slot| slot.unit == unit).for_each(|slot| slot.dead = true);
+                    let copy = self.flash.remove(&unit);
+                    copy.into_iter().for_each(|(place, _)| self.invalidate(place));
+                }
+                self.complete(number);
+            }
+            _ => self.complete(number),
+        }
+    }
+
+    /// Bytes pass over the host link after all those before.
+    fn pass(&mut self, resource: usize, number: usize, bytes: u64) {
+        let rate = if resource == LINK_IN { self.profile.link_in } else { self.profile.link_out };
+        let link = &mut self.links[resource];
+        let end = if rate.is_unlimited() {
+            self.now
+        } else {
+            let of = u128::from(rate.bytes);
+            link.free_at =
+                link.free_at.max(u128::from(self.now) * of) + u128::from(bytes) * u128::from(rate.ns);
+            link.free_at.div_ceil(of) as u64
+        };
+        self.at(end, resource, number);
+    }
+
+    fn piece_done(&mut self, number: usize) {
+        let pending = self.commands.get_mut(&number).expect("a piece belongs to a command");
+        pending.pieces -= 1;
+        if pending.pieces == 0 {
+            self.complete(number);
+        }
+    }
+
+    fn code_words(&self, from: u64, to: u64) -> u64 {
+        let word = self.profile.sector_bytes;
+        to.div_ceil(word) * word - from / word * word
+    }
+
+    fn read(&mut self, number: usize, start: u64, bytes: u64) {
+        if self.layer().is_none() {
+            self.in_place(Act::Read, number);
+            return;
+        }
+        let mut from_memory = 0;
+        let mut pages: Vec<(Place, u64)> = Vec::new();
+        for unit in start / UNIT_BYTES..(start + bytes).div_ceil(UNIT_BYTES) {
+            let (from, to) = (start.max(unit * UNIT_BYTES), (start + bytes).min((unit + 1) * UNIT_BYTES));
+            let is_in_memory = self.slots.iter().any(|slot| slot.unit == unit && self.is_current(slot));
+            match self.flash.get(&unit) {
+                Some((place, _)) if !is_in_memory => {
+                    let units = self.page_units(place.kind);
+                    let page = Place { at: place.at / units * units, ..*place };
+                    let bytes = self.code_words(from, to);
+                    match pages.last_mut() {
+                        Some((last, so_far)) if *last == page => *so_far += bytes,
+                        _ => pages.push((page, bytes)),
+                    }
+                }
+                _ => from_memory += to - from,
+            }
+        }
+        let pieces = pages.len() + usize::from(from_memory > 0);
+        self.commands.get_mut(&number).expect("it is under way").pieces = pieces;
+        for (page, bytes) in pages {
+            self.read_page(page, true, bytes, Owner::Piece(number));
+        }
+        if from_memory > 0 {
+            self.pass(LINK_OUT, number, from_memory);
+        }
+    }
+
+    pub fn page_units(&self, kind: usize) -> usize {
+        self.profile.blocks[kind].page_units() as usize
+    }
+
+    pub fn read_page(&mut self, page: Place, is_host: bool, bytes: u64, owner: Owner) {
+        self.counts[PAGE_READS] += 1;
+        let times = &self.profile.blocks[page.kind].read_ns;
+        let ns = times[page.at / self.page_units(page.kind) % times.len()];
+        self.medium.submit(Op::new(Act::Read, is_host, page, owner, bytes, ns));
+    }
+
+    /// Operations for each page of a command, where pages are overwritten in place.
+    fn in_place(&mut self, act: Act, number: usize) {
+        let Command { start, bytes, .. } = self.commands[&number].command;
+        let kind = &self.profile.blocks[0];
+        let planes = u64::from(self.profile.planes_total());
+        for page in start / kind.page_bytes..(start + bytes).div_ceil(kind.page_bytes) {
+            let from = start.max(page * kind.page_bytes);
+            let to = (start + bytes).min((page + 1) * kind.page_bytes);
+            let times = if act == Act::Read { &kind.read_ns } else { &kind.program_ns };
+            let ns = times[((page / planes) % times.len() as u64) as usize];
+            let place = Place { plane: (page % planes) as usize, kind: 0, block: 0, at: 0 };
+            let op = Op::new(act, true, place, Owner::Piece(number), self.code_words(from, to), ns);
+            self.medium.submit(op);
+            self.commands.get_mut(&number).expect("it is under way").pieces += 1;
+        }
+    }
+
+    fn read_done(&mut self, op: &Op) {
+        match op.owner {
+            Owner::Piece(number) => self.pass(LINK_OUT, number, op.bytes),
+            Owner::Fill(id) => {
+                let at = self.slots.iter().position(|slot| slot.id == id).expect("what is filled stays");
+                let slot = self.slots.remove(at);
+                self.gather(slot);
+            }
+            Owner::Copy(page) => self.copied(page),
+            Owner::Row(_) | Owner::Erase => unreachable!("these read nothing"),
+        }
+    }
+
+    fn array_done(&mut self, op: &Op) {
+        match op.owner {
+            Owner::Piece(number) if op.act == Act::Program => self.piece_done(number),
+            Owner::Row(id) => self.programmed(id),
+            Owner::Erase => self.erased(op.place),
+            _ => {}
+        }
+    }
+
+    /// A write's bytes are here.
+    fn received(&mut self, number: usize) {
+        let Command { kind, start, bytes } = self.commands[&number].command;
+        let Some(layer) = self.layer() else { return self.in_place(Act::Program, number) };
+        let is_durable = kind == Kind::Write { fua: true } || layer.buffer_bytes == 0;
+        let (first, end) = (start / UNIT_BYTES, (start + bytes).div_ceil(UNIT_BYTES));
+        self.counts[HOST_UNITS] += end - first;
+        self.promised -= (end - first) as usize;
+        let mut unit = first;
+        while unit < end {
+            // The largest page that is filled, else the smallest.
+            let fits = (0..self.profile.blocks.len()).rev().find(|&kind| self.page_units(kind) as u64 <= end - unit);
+            let kind = fits.unwrap_or(0);
+            for _ in 0..self.page_units(kind).min((end - unit) as usize) {
+                let is_whole = start <= unit * UNIT_BYTES && (unit + 1) * UNIT_BYTES <= start + bytes;
+                self.put(unit, is_whole, kind, is_durable.then_some(number));
+                unit += 1;
+            }
+        }
+        if is_durable {
+            self.force();
+        } else {
+            self.complete(number);
+        }
+    }
+
+    /// A unit is written into memory.
+    fn put(&mut self, unit: u64, is_whole: bool, kind: usize, waiter: Option<usize>) {
+        waiter.into_iter().for_each(|number| self.commands.get_mut(&number).expect("it waits").units += 1);
+        let newest = (0..self.slots.len()).find(|&at| {
+            self.slots[at].unit == unit && self.is_current(&self.slots[at])
+        });
+        if let Some(at) = newest
+            && self.slots[at].stage != SlotStage::Leaving
+            && self.slots[at].waiter.is_none()
+        {
+            self.slots[at].waiter = waiter;
+            return;
+        }
+        self.version += 1;
+        let stage = SlotStage::Filling;
+        let slot = Slot { id: self.version, unit, kind, stage, waiter, dead: false };
+        match self.flash.get(&unit) {
+            Some(&(place, _)) if newest.is_none() && !is_whole => {
+                self.read_page(place, true, UNIT_BYTES, Owner::Fill(slot.id));
+                self.slots.push(slot);
+            }
+            _ => self.gather(slot),
+        }
+    }
+
+    /// Whether a slot has what was written last to its unit.
+    fn is_current(&self, slot: &Slot) -> bool {
+        let newer = |other: &Slot| other.unit == slot.unit && other.id > slot.id;
+        let is_overtaken = self.flash.get(&slot.unit).is_some_and(|&(_, version)| version > slot.id);
+        !slot.dead && !is_overtaken && !self.slots.iter().any(newer)
+    }
+
+    fn gather(&mut self, mut slot: Slot) {
+        slot.stage = SlotStage::Gathered(false);
+        let (id, kind) = (slot.id, slot.kind);
+        self.slots.push(slot);
+        if id <= self.forced {
+            self.force_kind(kind);
+        }
+    }
+
+    /// Nothing that is gathered waits for more.
+    pub fn force(&mut self) {
+        self.forced = self.version;
+        (0..self.profile.blocks.len()).for_each(|kind| self.force_kind(kind));
+    }
+
+    fn force_kind(&mut self, kind: usize) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.kind == kind) {
+            if slot.stage == SlotStage::Gathered(false) {
+                slot.stage = SlotStage::Gathered(true);
+            }
+        }
+    }
+
+    /// What the layer does after each event.
+    fn work(&mut self) {
+        if self.layer().is_none() {
+            return;
+        }
+        (0..self.groups.len()).for_each(|group| self.collect(group));
+        self.program_gathered();
+        while let Some(&number) = self.writes.first() {
+            let Command { start, bytes, .. } = self.commands[&number].command;
+            let units = ((start + bytes).div_ceil(UNIT_BYTES) - start / UNIT_BYTES) as usize;
+            if self.slots.len() + self.promised + units > self.slots_max {
+                let is_still = |slot: &Slot| matches!(slot.stage, SlotStage::Gathered(_));
+                if self.promised == 0 && self.slots.iter().all(is_still) {
+                    self.force();
+                    self.program_gathered();
+                }
+                break;
+            }
+            self.promised += units;
+            self.writes.remove(0);
+            self.pass(LINK_IN, number, bytes);
+        }
+        while let Some(&(version, number)) = self.flushes.first() {
+            if self.slots.iter().any(|slot| slot.id <= version) {
+                break;
+            }
+            self.flushes.remove(0);
+            self.durable.push(number);
+        }
+        for number in std::mem::take(&mut self.durable) {
+            self.complete(number);
+        }
+    }
+
+    /// A slot is programmed; what waited for it may complete.
+    pub fn let_go(&mut self, slot: &Slot) {
+        if let Some(number) = slot.waiter {
+            let pending = self.commands.get_mut(&number).expect("it waits");
+            pending.units -= 1;
+            if pending.units == 0 {
+                self.durable.push(number);
+            }
+        }
+    }
+}
+
+/// The finish of SplitMix64.
+fn split_mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
