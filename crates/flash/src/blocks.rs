@@ -85,6 +85,23 @@ impl ByValid {
     }
 }
 
+#[cfg(test)]
+impl ByValid {
+    /// The blocks of all lists, with the number of valid units that their list stands for.
+    pub fn listed(&self, blocks: &[Block]) -> Vec<(u32, u32)> {
+        let mut listed = Vec::new();
+        for (valid, &head) in self.heads.iter().enumerate() {
+            let (mut before, mut block) = (NONE, head);
+            while block != NONE {
+                assert!(valid >= self.least && blocks[block as usize].before == before, "a list is torn");
+                listed.push((block, valid as u32));
+                (before, block) = (block, blocks[block as usize].after);
+            }
+        }
+        listed
+    }
+}
+
 /// Erased blocks of a group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeBlocks(BinaryHeap<Reverse<(u64, u32)>>);
@@ -97,6 +114,11 @@ impl FreeBlocks {
     /// Puts a block in; the least key goes first, then the least number.
     pub fn put(&mut self, key: u64, block: u32) {
         self.0.push(Reverse((key, block)));
+    }
+
+    #[cfg(test)]
+    pub fn numbers(&self) -> Vec<u32> {
+        self.0.iter().map(|Reverse((_, block))| *block).collect()
     }
 
     pub fn take(&mut self) -> Option<u32> {

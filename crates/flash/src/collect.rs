@@ -192,6 +192,8 @@ impl<W: Words> Layer<W> {
         let endurance = self.endurance(number, block);
         // In a drive that takes no writes any more, worn blocks last until what it has is in its place.
         let is_read_only = self.is_read_only();
+        #[cfg(test)]
+        self.contents.erase(self.geometry.units_of(block));
         self.counts.erases += 1;
         self.groups[number].erasing -= 1;
         self.groups[number].has_erased = true;

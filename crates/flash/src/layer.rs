@@ -179,6 +179,8 @@ pub(crate) struct Layer<W> {
     pub(crate) clock: u64,
     /// Programs that a plane may have begun at once.
     pub(crate) registers: u32,
+    #[cfg(test)]
+    pub(crate) contents: crate::contents::Contents,
 }
 
 impl<W: Words> Layer<W> {
@@ -243,6 +245,8 @@ impl<W: Words> Layer<W> {
             usable,
             clock: 0,
             registers: array.registers,
+            #[cfg(test)]
+            contents: crate::contents::Contents::new(array),
             groups,
             geometry,
             profile: profile.clone(),
@@ -340,6 +344,8 @@ impl<W: Words> Layer<W> {
             let unit = at / UNIT_BYTES;
             let until = ((unit + 1) * UNIT_BYTES).min(end);
             let entry = self.map.get(unit as usize).copied().unwrap_or(UNMAPPED);
+            #[cfg(test)]
+            self.check_unit(unit as u32, entry);
             if entry & SLOT != 0 || entry == UNMAPPED {
                 from_memory += until - at;
             } else {
@@ -388,6 +394,8 @@ impl<W: Words> Layer<W> {
         let array_ns = if times.len() == 1 { times[0] } else { times[page % times.len()] };
         self.blocks[place.block as usize].readers += 1;
         self.counts.page_reads += 1;
+        #[cfg(test)]
+        self.check_read(owner, place.plane, self.geometry.first_unit(place.block) + place.at);
         array.submit(Op::new(Act::Read, class, place.plane, owner, (bytes, array_ns)).of_block(place.block));
     }
 
@@ -425,6 +433,8 @@ impl<W: Words> Layer<W> {
             of_page -= 1;
             let is_whole = start <= unit * UNIT_BYTES && (unit + 1) * UNIT_BYTES <= start + bytes;
             let slot = self.put(array, unit as u32, is_whole, kind);
+            #[cfg(test)]
+            self.contents.write(unit as u32, slot, command);
             if durable {
                 self.buffer.slots[slot as usize].waiter = command;
                 self.waiting.units[command as usize] += 1;
@@ -491,6 +501,8 @@ impl<W: Words> Layer<W> {
         let end = end.min(self.map.len() as u64);
         self.records.deallocate(first, end.saturating_sub(first));
         for unit in first..end {
+            #[cfg(test)]
+            self.contents.deallocate(unit as u32);
             let entry = std::mem::replace(&mut self.map[unit as usize], UNMAPPED);
             let old = match entry & SLOT {
                 0 => entry,
@@ -547,6 +559,8 @@ impl<W: Words> Layer<W> {
     /// An operation of a die has ended; of a read, its part in the cells.
     #[inline]
     pub fn array_done(&mut self, op: &Op) {
+        #[cfg(test)]
+        self.contents.read_out(op);
         match op.owner {
             Owner::Row(row) => self.programmed(row),
             Owner::Erase(block) => self.erased(block),

@@ -7,12 +7,16 @@
 #![forbid(unsafe_code)]
 
 mod array;
+#[cfg(test)]
+mod audit;
 mod bits;
 mod blocks;
 mod buffer;
 mod calendar;
 mod collect;
 mod command;
+#[cfg(test)]
+mod contents;
 mod drive;
 mod fair;
 mod fifo;

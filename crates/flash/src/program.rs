@@ -159,6 +159,8 @@ impl<W: Words> Layer<W> {
         for at in 0..row_units {
             let (unit, from) = std::mem::replace(&mut self.row_units[begin + at as usize], (NONE, NONE));
             let to = (first + at, block);
+            #[cfg(test)]
+            self.contents.program(unit, from, first + at);
             let is_valid = match from & SLOT {
                 _ if unit == NONE => false,
                 0 => self.moved_to(unit, from, to),
