@@ -2,29 +2,33 @@
 
 use crate::command::{Command, Completion, Kind, Ticket};
 use crate::line::Line;
+use crate::link::Passage;
 use crate::profile::FixedProfile;
 
 /// Commands under way on a fixed medium. Reads leave in the order in which they came, and so do the others.
 #[derive(Clone, Debug)]
 pub(crate) struct Fixed {
     profile: FixedProfile,
-    /// When the last byte that was promised the link has passed.
-    passed: u64,
+    link: Passage,
     reads: Line,
     others: Line,
 }
 
 impl Fixed {
     pub fn new(profile: FixedProfile, commands: usize) -> Self {
-        Self { profile, passed: 0, reads: Line::new(commands), others: Line::new(commands) }
+        Self {
+            profile,
+            link: Passage::new(profile.link),
+            reads: Line::new(commands),
+            others: Line::new(commands),
+        }
     }
 
     #[inline]
     pub fn arrive(&mut self, now: u64, ticket: Ticket, command: &Command) {
         let mut end = now;
-        if matches!(command.kind, Kind::Read | Kind::Write { .. }) && !self.profile.link.is_unlimited() {
-            self.passed = self.passed.max(now).saturating_add(self.profile.link.time_of(command.bytes));
-            end = self.passed;
+        if matches!(command.kind, Kind::Read | Kind::Write { .. }) {
+            end = self.link.pass(now, command.bytes);
         }
         match command.kind {
             Kind::Read => {

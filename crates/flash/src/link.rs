@@ -3,24 +3,24 @@
 use crate::line::Line;
 use crate::rate::Rate;
 
-#[derive(Clone, Debug)]
-pub(crate) struct Link {
+/// When bytes have passed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passage {
     rate: Rate,
     /// When the last byte will have passed, and how much of a nanosecond later, in units of `1 / rate.bytes`.
     free_at: u64,
     fraction: u64,
-    line: Line,
 }
 
-impl Link {
+impl Passage {
     pub fn new(rate: Rate) -> Self {
-        Self { rate, free_at: 0, fraction: 0, line: Line::new(64) }
+        Self { rate, free_at: 0, fraction: 0 }
     }
 
-    /// Lets bytes of `command` pass after all those before; while the link is busy, fractions of a nanosecond add
-    /// up. Whether they are the first.
+    /// Lets bytes pass after all those before; while some do, fractions of a nanosecond add up. Answers when the last
+    /// one has passed.
     #[inline]
-    pub fn enter(&mut self, now: u64, bytes: u64, command: u32) -> bool {
+    pub fn pass(&mut self, now: u64, bytes: u64) -> u64 {
         if self.free_at < now {
             (self.free_at, self.fraction) = (now, 0);
         }
@@ -34,7 +34,25 @@ impl Link {
             self.free_at = self.free_at.saturating_add(whole);
             self.fraction = rest;
         }
-        self.line.enter(self.free_at + u64::from(self.fraction > 0), command)
+        self.free_at.saturating_add(u64::from(self.fraction > 0))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    passage: Passage,
+    line: Line,
+}
+
+impl Link {
+    pub fn new(rate: Rate) -> Self {
+        Self { passage: Passage::new(rate), line: Line::new(64) }
+    }
+
+    /// Lets bytes of `command` pass after all those before. Whether they are the first.
+    #[inline]
+    pub fn enter(&mut self, now: u64, bytes: u64, command: u32) -> bool {
+        self.line.enter(self.passage.pass(now, bytes), command)
     }
 
     #[inline]
