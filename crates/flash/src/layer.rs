@@ -216,7 +216,8 @@ impl<W: Words> Layer<W> {
         }
         let slots = match profile.buffer_bytes {
             0 => (commands * 512).clamp(1024, 1 << 16),
-            bytes => (bytes / UNIT_BYTES) as usize,
+            // One more: the largest transfer need not begin where a unit does.
+            bytes => (bytes / UNIT_BYTES) as usize + 1,
         };
         let row_units_max = geometry.shapes.iter().map(|shape| shape.row_units).max().unwrap_or(1) as usize;
         let Tables { mut map, mut owners } = tables;
