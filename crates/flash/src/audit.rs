@@ -30,20 +30,32 @@ impl<W: Words> Layer<W> {
         let mut owned = 0;
         for unit in 0..self.map.len() as u32 {
             let entry = self.map[unit as usize];
-            let place = if entry & SLOT != 0 { self.buffer.slots[(entry & !SLOT) as usize].old } else { entry };
+            let place =
+                if entry & SLOT != 0 { self.buffer.slots[(entry & !SLOT) as usize].old } else { entry };
             if entry & SLOT != 0 {
                 let slot = &self.buffer.slots[(entry & !SLOT) as usize];
-                assert!(slot.unit == unit && slot.stage != Stage::Free, "unit {unit} is in a slot of another");
+                assert!(
+                    slot.unit == unit && slot.stage != Stage::Free,
+                    "unit {unit} is in a slot of another"
+                );
             }
             if place != UNMAPPED {
                 assert_eq!(self.owners[place as usize], unit, "physical unit {place}");
                 owned += 1;
             }
         }
-        assert_eq!(self.owners.iter().filter(|&&owner| owner != NONE).count(), owned, "owners without a unit");
+        assert_eq!(
+            self.owners.iter().filter(|&&owner| owner != NONE).count(),
+            owned,
+            "owners without a unit"
+        );
         for (number, block) in self.blocks.iter().enumerate() {
             let owners = self.geometry.units_of(number as u32).map(|unit| self.owners[unit as usize]);
-            assert_eq!(block.valid as usize, owners.filter(|&owner| owner != NONE).count(), "valid in block {number}");
+            assert_eq!(
+                block.valid as usize,
+                owners.filter(|&owner| owner != NONE).count(),
+                "valid in block {number}"
+            );
         }
     }
 
@@ -51,7 +63,10 @@ impl<W: Words> Layer<W> {
         let group = &self.groups[number];
         let rows = self.geometry.shape_of_group(number).rows;
         let of_state = |state| -> Vec<u32> {
-            self.geometry.blocks_of(number).filter(|&block| self.blocks[block as usize].state == state).collect()
+            self.geometry
+                .blocks_of(number)
+                .filter(|&block| self.blocks[block as usize].state == state)
+                .collect()
         };
         let sorted = |mut blocks: Vec<u32>| {
             blocks.sort_unstable();
@@ -62,8 +77,14 @@ impl<W: Words> Layer<W> {
         assert_eq!(sorted(group.drained.clone()), of_state(State::Drained), "drained blocks");
         assert_eq!(group.erasing as usize, of_state(State::Erasing).len(), "blocks that are being erased");
         let listed = group.closed.listed(&self.blocks);
-        listed.iter().for_each(|&(block, valid)| assert_eq!(self.blocks[block as usize].valid, valid, "listed at"));
-        assert_eq!(sorted(listed.iter().map(|&(block, _)| block).collect()), of_state(State::Closed), "closed blocks");
+        listed
+            .iter()
+            .for_each(|&(block, valid)| assert_eq!(self.blocks[block as usize].valid, valid, "listed at"));
+        assert_eq!(
+            sorted(listed.iter().map(|&(block, _)| block).collect()),
+            of_state(State::Closed),
+            "closed blocks"
+        );
         for block in of_state(State::Open) {
             let entry = &self.blocks[block as usize];
             let is_next = group.open.contains(&Some(block));
@@ -79,8 +100,13 @@ impl<W: Words> Layer<W> {
             assert!(contents.all(|content| content.is_none()), "block {block} is free and not erased");
             assert!(entry.next_row == 0 && entry.readers == 0 && entry.programs == 0 && entry.valid == 0);
         }
-        assert_ne!(group.open[HOST].unwrap_or(NONE - 1), group.open[MOVED].unwrap_or(NONE), "one block for both");
-        let programs = self.geometry.blocks_of(number).map(|block| self.blocks[block as usize].programs).sum::<u32>();
+        assert_ne!(
+            group.open[HOST].unwrap_or(NONE - 1),
+            group.open[MOVED].unwrap_or(NONE),
+            "one block for both"
+        );
+        let programs =
+            self.geometry.blocks_of(number).map(|block| self.blocks[block as usize].programs).sum::<u32>();
         assert_eq!(group.programs, programs, "programs of a group");
     }
 
@@ -112,7 +138,9 @@ impl<W: Words> Layer<W> {
         let readers = self.blocks.iter().map(|block| block.readers as usize).sum::<usize>();
         assert_eq!(readers, self.groups.iter().map(|group| group.moved.len()).sum(), "readers that stay");
         assert!(self.busy_slots == 0 && !self.buffer.has_promised(), "slots that stay");
-        assert!(self.groups.iter().all(|group| group.reading == 0 && group.in_rows == 0 && group.erasing == 0));
+        assert!(
+            self.groups.iter().all(|group| group.reading == 0 && group.in_rows == 0 && group.erasing == 0)
+        );
     }
 }
 
@@ -161,7 +189,8 @@ impl Life {
             self.complete();
         }
         let command = Command { kind, start, bytes };
-        let ticket = (0..self.depth as u32).find(|ticket| !self.under_way.contains_key(ticket)).expect("room");
+        let ticket =
+            (0..self.depth as u32).find(|ticket| !self.under_way.contains_key(ticket)).expect("room");
         let mut now = self.now;
         self.drive.run(&mut now, self.now, true);
         self.layer().contents.written.remove(&ticket);
@@ -203,7 +232,10 @@ impl Life {
             if contents.born.get(&unit).is_some_and(|&born| born <= number) {
                 let durable = self.layer().durable(unit);
                 let is_kept = durable.is_some_and(|(of, durable)| of == unit && durable >= number);
-                assert!(is_kept, "unit {unit}: write {number} was promised, and a power cut leaves {durable:?}");
+                assert!(
+                    is_kept,
+                    "unit {unit}: write {number} was promised, and a power cut leaves {durable:?}"
+                );
             }
         }
     }

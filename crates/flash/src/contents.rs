@@ -107,7 +107,11 @@ impl Contents {
         let is_this = |reading: &Reading| reading.owner == op.owner && reading.plane == op.plane;
         let at = self.reading.iter().position(is_this).expect("a read was asked for");
         let Reading { first, had, .. } = self.reading.remove(at);
-        assert_eq!(self.flash[first as usize..first as usize + had.len()], had, "a page changed while it was read");
+        assert_eq!(
+            self.flash[first as usize..first as usize + had.len()],
+            had,
+            "a page changed while it was read"
+        );
         self.checks += 1;
     }
 }
@@ -154,7 +158,10 @@ impl<W: Words> Layer<W> {
                 assert_eq!(page, first);
                 for unit in first..first + page_units {
                     let (owner, content) = (self.owners[unit as usize], self.contents.flash[unit as usize]);
-                    assert!(owner == NONE || content.is_some_and(|(unit, _)| unit == owner), "unit {unit} is moved");
+                    assert!(
+                        owner == NONE || content.is_some_and(|(unit, _)| unit == owner),
+                        "unit {unit} is moved"
+                    );
                 }
             }
             _ => {}
@@ -166,7 +173,8 @@ impl<W: Words> Layer<W> {
     pub(crate) fn durable(&self, unit: u32) -> Option<Content> {
         let entry = self.map[unit as usize];
         let place = if entry & SLOT != 0 { self.buffer.slots[(entry & !SLOT) as usize].old } else { entry };
-        (place != UNMAPPED).then(|| self.contents.flash[place as usize].expect("a unit is mapped to what was erased"))
+        (place != UNMAPPED)
+            .then(|| self.contents.flash[place as usize].expect("a unit is mapped to what was erased"))
     }
 
     /// Whether a slot has the newest version of its unit.

@@ -1,8 +1,8 @@
 //! Random drives and lists of arrivals, from a seed.
 
 use nvmed_flash::{
-    ArrayProfile, BlockKind, Command, Flash, Kind, Medium, Profile, ProfileError, Rate, TranslationProfile, UNIT_BYTES,
-    Victim, Wear,
+    ArrayProfile, BlockKind, Command, Flash, Kind, Medium, Profile, ProfileError, Rate, TranslationProfile,
+    UNIT_BYTES, Victim, Wear,
 };
 
 /// Chance from a seed (SplitMix64).
@@ -151,7 +151,9 @@ fn size(dice: &mut Dice, mut array: ArrayProfile) -> ArrayProfile {
         match Flash::new(&Profile { commands: 1, medium: Medium::Array(Box::new(array.clone())) }) {
             Ok(_) if dice.one_in(3) => units = (units * dice.between(5, 10) / 10).max(1),
             Ok(_) => return array,
-            Err(ProfileError::Room { reserve, raw, .. }) if raw > reserve => units = (raw - reserve) / UNIT_BYTES,
+            Err(ProfileError::Room { reserve, raw, .. }) if raw > reserve => {
+                units = (raw - reserve) / UNIT_BYTES
+            }
             Err(ProfileError::Room { .. }) => {
                 array.blocks.iter_mut().for_each(|kind| kind.per_plane += 2);
                 units = array.plane_units() * u64::from(array.planes_total());

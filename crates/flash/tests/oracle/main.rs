@@ -18,7 +18,8 @@ const SEEDS: u64 = 300;
 
 /// Runs a check for each seed, in two threads; says how to replay the one that failed.
 fn for_each_seed(test: &str, check: impl Fn(u64) -> Result<(), String> + Sync) {
-    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect("a seed is a number"));
+    let number =
+        |name: &str| std::env::var(name).ok().map(|value| value.parse().expect("a seed is a number"));
     let seeds = match number("FLASH_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("FLASH_SEEDS").unwrap_or(SEEDS),
@@ -30,7 +31,9 @@ fn for_each_seed(test: &str, check: impl Fn(u64) -> Result<(), String> + Sync) {
             Ok(Err(said)) => said,
             Err(_) => "it panicked; its words are above".to_owned(),
         };
-        panic!("\n\n*** seed {seed}: {said}\n*** replay: FLASH_SEED={seed} cargo test -p nvmed-flash --test oracle {test}\n");
+        panic!(
+            "\n\n*** seed {seed}: {said}\n*** replay: FLASH_SEED={seed} cargo test -p nvmed-flash --test oracle {test}\n"
+        );
     };
     std::thread::scope(|scope| {
         let halves = [0, 1].map(|half| {

@@ -123,7 +123,9 @@ impl Medium {
     pub fn ended(&mut self, die: usize) -> Vec<Op> {
         let mut ended = Vec::new();
         for plane in (die..self.planes).step_by(self.dies) {
-            let Some(at) = self.oldest(|op| op.place.plane == plane && op.stage == Stage::Runs) else { continue };
+            let Some(at) = self.oldest(|op| op.place.plane == plane && op.stage == Stage::Runs) else {
+                continue;
+            };
             ended.push(self.ops[at]);
             if self.ops[at].act == Act::Read {
                 self.joins(at, Stage::WaitsForBus);

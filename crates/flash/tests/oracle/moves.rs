@@ -34,7 +34,15 @@ pub struct Block {
 
 impl Block {
     pub fn new(state: State, units: usize) -> Self {
-        Self { state, erases: 0, owners: vec![None; units], rows: 0, closed_at: 0, changed_at: 0, freed_at: 0 }
+        Self {
+            state,
+            erases: 0,
+            owners: vec![None; units],
+            rows: 0,
+            closed_at: 0,
+            changed_at: 0,
+            freed_at: 0,
+        }
     }
 
     fn valid(&self) -> u64 {
@@ -148,7 +156,13 @@ impl Naive<'_> {
     }
 
     /// Programs a row of a group; whether there is a block for it.
-    fn program(&mut self, number: usize, stream: usize, is_host: bool, units: Vec<Option<(u64, From)>>) -> bool {
+    fn program(
+        &mut self,
+        number: usize,
+        stream: usize,
+        is_host: bool,
+        units: Vec<Option<(u64, From)>>,
+    ) -> bool {
         let is_worn = self.layer().is_some_and(|layer| layer.wear != Wear::Off);
         let group = &mut self.groups[number];
         if group.open[stream].is_none() {
@@ -185,7 +199,8 @@ impl Naive<'_> {
     pub fn programmed(&mut self, id: u64) {
         let at = self.rows.iter().position(|row| row.id == id).expect("it is under way");
         let row = self.rows.remove(at);
-        for (at, (unit, from)) in row.units.into_iter().enumerate().filter_map(|(at, unit)| Some((at, unit?))) {
+        for (at, (unit, from)) in row.units.into_iter().enumerate().filter_map(|(at, unit)| Some((at, unit?)))
+        {
             let to = self.place(row.group, row.block, row.first + at);
             let before = self.flash.get(&unit).copied();
             let version = match from {
@@ -279,9 +294,12 @@ impl Naive<'_> {
                 };
                 let first = enough.next();
                 first.map(|first| {
-                    enough.fold(first, |best, block| {
-                        if better(benefit(block), benefit(best)) { block } else { best }
-                    })
+                    enough.fold(
+                        first,
+                        |best, block| {
+                            if better(benefit(block), benefit(best)) { block } else { best }
+                        },
+                    )
                 })
             }
             (false, _, Wear::Full { spread }) if group.has_erased => {
@@ -304,7 +322,9 @@ impl Naive<'_> {
         let page_units = kind.page_units() as usize;
         let is_urgent = self.is_urgent(number);
         while self.groups[number].page < kind.pages as usize {
-            let in_rows = |row: &Row| if row.group == number && row.is_moved { row.units.iter().flatten().count() } else { 0 };
+            let in_rows = |row: &Row| {
+                if row.group == number && row.is_moved { row.units.iter().flatten().count() } else { 0 }
+            };
             let in_programs: usize = self.rows.iter().map(in_rows).sum();
             let moving = self.copies(number) * page_units + self.groups[number].moved.len() + in_programs;
             if moving >= 2 * kind.row_units() as usize {

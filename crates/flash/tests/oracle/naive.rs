@@ -174,7 +174,7 @@ impl<'a> Naive<'a> {
             slots: Vec::new(),
             slots_max: match buffer_bytes {
                 0 => (room * 512).clamp(1024, 1 << 16),
-                bytes => (bytes / UNIT_BYTES) as usize,
+                bytes => (bytes / UNIT_BYTES) as usize + 1,
             },
             version: 0,
             forced: 0,
@@ -220,7 +220,8 @@ impl<'a> Naive<'a> {
             if to_completion && self.completions.len() > before {
                 return;
             }
-            let first = (0..self.events.len()).min_by_key(|&at| (self.events[at].time, self.events[at].resource));
+            let first =
+                (0..self.events.len()).min_by_key(|&at| (self.events[at].time, self.events[at].resource));
             let time = first.map_or(u64::MAX, |at| self.events[at].time);
             if time > self.now && self.begin() {
                 continue;
@@ -426,7 +427,8 @@ impl<'a> Naive<'a> {
         let mut unit = first;
         while unit < end {
             // The largest page that is filled, else the smallest.
-            let fits = (0..self.profile.blocks.len()).rev().find(|&kind| self.page_units(kind) as u64 <= end - unit);
+            let fits =
+                (0..self.profile.blocks.len()).rev().find(|&kind| self.page_units(kind) as u64 <= end - unit);
             let kind = fits.unwrap_or(0);
             for _ in 0..self.page_units(kind).min((end - unit) as usize) {
                 let is_whole = start <= unit * UNIT_BYTES && (unit + 1) * UNIT_BYTES <= start + bytes;
@@ -444,9 +446,8 @@ impl<'a> Naive<'a> {
     /// A unit is written into memory.
     fn put(&mut self, unit: u64, is_whole: bool, kind: usize, waiter: Option<usize>) {
         waiter.into_iter().for_each(|number| self.commands.get_mut(&number).expect("it waits").units += 1);
-        let newest = (0..self.slots.len()).find(|&at| {
-            self.slots[at].unit == unit && self.is_current(&self.slots[at])
-        });
+        let newest =
+            (0..self.slots.len()).find(|&at| self.slots[at].unit == unit && self.is_current(&self.slots[at]));
         if let Some(at) = newest
             && self.slots[at].stage != SlotStage::Leaving
             && self.slots[at].waiter.is_none()
