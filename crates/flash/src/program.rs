@@ -37,7 +37,9 @@ impl<W: Words> Layer<W> {
     fn room_for(&self, kind: usize) -> Option<(usize, usize, Stripe)> {
         let of = |kind| self.stripe(kind).map(|(turn, stripe)| (kind, turn, stripe));
         let groups = || self.groups.iter().skip(kind).step_by(self.gathers.len());
-        of(kind).or_else(|| if groups().all(Group::is_at_rest) { (0..self.gathers.len()).find_map(of) } else { None })
+        of(kind).or_else(|| {
+            if groups().all(Group::is_at_rest) { (0..self.gathers.len()).find_map(of) } else { None }
+        })
     }
 
     /// The next die that has room for what the host writes, and which of its planes have; the turn after it.
@@ -64,7 +66,8 @@ impl<W: Words> Layer<W> {
 
     /// Programs the first `units` that are gathered, page by page over the planes of a stripe.
     fn program_stripe(&mut self, array: &mut Array, (kind, to): (usize, usize), stripe: &Stripe, units: u32) {
-        let (page_units, row_units) = (self.geometry.shapes[to].page_units, self.geometry.shapes[to].row_units);
+        let (page_units, row_units) =
+            (self.geometry.shapes[to].page_units, self.geometry.shapes[to].row_units);
         let mut rows = [NONE; DIE_PLANES_MAX];
         let mut counts = [0; DIE_PLANES_MAX];
         for number in 0..units {
