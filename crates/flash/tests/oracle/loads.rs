@@ -80,7 +80,7 @@ fn block_kind(dice: &mut Dice, page_units: u64) -> BlockKind {
         read_ns: times(dice, 20_000),
         program_ns: times(dice, 100_000),
         erase_ns: dice.of(&[0, 300_000, 1_234_567]),
-        endurance: 0,
+        endurance: dice.of(&[0, 0, 0, 0, 2, 9]),
     }
 }
 

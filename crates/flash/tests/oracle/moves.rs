@@ -2,7 +2,7 @@
 
 use super::medium::{Act, Op, Owner, Stage};
 use super::naive::{
-    ERASES, From, MOVED_UNITS, Naive, PROGRAMMED_UNITS, PROGRAMS, Place, Row, Slot, SlotStage,
+    ERASES, From, MOVED_UNITS, Naive, PROGRAMMED_UNITS, PROGRAMS, Place, Row, Slot, SlotStage, split_mix,
 };
 use nvmed_flash::{BlockKind, UNIT_BYTES, Victim, Wear};
 
@@ -97,7 +97,8 @@ impl Naive<'_> {
     }
 
     fn has_room(&self, group: usize) -> bool {
-        self.groups[group].open[0].is_some() || self.groups[group].count(State::Free) > 2
+        let kept = if self.is_read_only() { 1 } else { 2 };
+        self.groups[group].open[0].is_some() || self.groups[group].count(State::Free) > kept
     }
 
     /// Whether nothing is under way in a group that may make room.
@@ -398,16 +399,43 @@ impl Naive<'_> {
         }
     }
 
+    /// Erases that a block survives: an eighth fewer or more than its kind's.
+    fn endurance(&self, place: Place) -> u64 {
+        let endurance = u64::from(self.profile.blocks[place.kind].endurance);
+        let before = |kinds: &[BlockKind]| kinds.iter().map(|kind| kind.per_plane as usize).sum::<usize>();
+        let blocks = &self.profile.blocks;
+        let number = (place.plane * before(blocks) + before(&blocks[..place.kind]) + place.block) as u64;
+        let seed = self.layer().map_or(0, |layer| layer.seed);
+        match endurance {
+            0 => u64::MAX,
+            _ => endurance - endurance / 8 + split_mix(seed.rotate_left(32) ^ number) % (endurance / 4 + 1),
+        }
+    }
+
+    /// Whether the good blocks have no room for the capacity any more: in each group four of them are needed, and of each
+    /// block all but one unit of a program may be invalid without being worth collection.
+    pub fn is_read_only(&self) -> bool {
+        let room = |number: usize| {
+            let kind = self.kind(number);
+            let good =
+                self.groups[number].blocks.iter().filter(|block| block.state != State::Bad).count() as u64;
+            let units = good.saturating_sub(4) * u64::from(kind.units());
+            units.saturating_sub(good * u64::from(kind.row_units() - 1))
+        };
+        (0..self.groups.len()).map(room).sum::<u64>() < self.profile.logical_units()
+    }
+
     pub fn erased(&mut self, place: Place) {
         self.counts[ERASES] += 1;
         let number = self.group(place.plane, place.kind);
-        let endurance = u64::from(self.kind(number).endurance);
+        let endurance = self.endurance(place);
+        let is_read_only = self.is_read_only();
         let group = &mut self.groups[number];
         group.has_erased = true;
         let block = &mut group.blocks[place.block];
         block.erases += 1;
         (block.rows, block.freed_at) = (0, self.counts[ERASES]);
-        let is_worn_out = endurance > 0 && block.erases >= endurance;
+        let is_worn_out = block.erases >= endurance && !is_read_only;
         block.state = if is_worn_out { State::Bad } else { State::Free };
     }
 }

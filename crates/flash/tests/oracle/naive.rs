@@ -20,8 +20,9 @@ pub struct Place {
 /// What a simulation answers.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Commands, by their number in the list, with the times at which they complete, in this order.
-    pub completions: Vec<(usize, u64)>,
+    /// Commands, by their number in the list, with the times at which they complete, in this order; and whether they were
+    /// refused.
+    pub completions: Vec<(usize, u64, bool)>,
     /// As `Counts`: host units, moved units, programmed units, programs, page reads, erases.
     pub counts: [u64; 6],
 }
@@ -101,7 +102,7 @@ pub struct Naive<'a> {
     pub events: Vec<Event>,
     pub medium: Medium,
     commands: HashMap<usize, Pending>,
-    pub completions: Vec<(usize, u64)>,
+    completions: Vec<(usize, u64, bool)>,
     links: [Link; 2],
     idle_since: u64,
     awake_at: u64,
@@ -117,7 +118,8 @@ pub struct Naive<'a> {
     promised: usize,
     writes: Vec<usize>,
     flushes: Vec<(u64, usize)>,
-    durable: Vec<usize>,
+    /// What waits no more, and whether it was refused.
+    ended: Vec<(usize, bool)>,
     pub groups: Vec<Group>,
     pub rows: Vec<Row>,
     pub row_id: u64,
@@ -181,7 +183,7 @@ impl<'a> Naive<'a> {
             promised: 0,
             writes: Vec::new(),
             flushes: Vec::new(),
-            durable: Vec::new(),
+            ended: Vec::new(),
             groups: Self::new_groups(profile),
             rows: Vec::new(),
             row_id: 0,
@@ -273,8 +275,12 @@ impl<'a> Naive<'a> {
     }
 
     fn complete(&mut self, number: usize) {
+        self.end(number, false);
+    }
+
+    fn end(&mut self, number: usize, refused: bool) {
         self.commands.remove(&number).expect("a command completes once");
-        self.completions.push((number, self.now));
+        self.completions.push((number, self.now, refused));
         if self.commands.is_empty() {
             self.idle_since = self.now;
             if let Some(layer) = self.layer().filter(|layer| layer.gc_idle_blocks > 0) {
@@ -504,6 +510,9 @@ impl<'a> Naive<'a> {
         }
         (0..self.groups.len()).for_each(|group| self.collect(group));
         self.program_gathered();
+        if self.is_read_only() {
+            self.ended.extend(self.writes.drain(..).map(|number| (number, true)));
+        }
         while let Some(&number) = self.writes.first() {
             let Command { start, bytes, .. } = self.commands[&number].command;
             let units = ((start + bytes).div_ceil(UNIT_BYTES) - start / UNIT_BYTES) as usize;
@@ -524,10 +533,10 @@ impl<'a> Naive<'a> {
                 break;
             }
             self.flushes.remove(0);
-            self.durable.push(number);
+            self.ended.push((number, false));
         }
-        for number in std::mem::take(&mut self.durable) {
-            self.complete(number);
+        for (number, refused) in std::mem::take(&mut self.ended) {
+            self.end(number, refused);
         }
     }
 
@@ -537,14 +546,14 @@ impl<'a> Naive<'a> {
             let pending = self.commands.get_mut(&number).expect("it waits");
             pending.units -= 1;
             if pending.units == 0 {
-                self.durable.push(number);
+                self.ended.push((number, false));
             }
         }
     }
 }
 
 /// The finish of SplitMix64.
-fn split_mix(seed: u64) -> u64 {
+pub fn split_mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
