@@ -201,7 +201,7 @@ impl Life {
         self.drive.arrive(now, Ticket(ticket), &command);
         self.under_way.insert(ticket, command);
         self.commands += 1;
-        if self.commands % self.audit_every == 0 {
+        if self.commands.is_multiple_of(self.audit_every) {
             self.audit();
         }
     }
@@ -220,7 +220,7 @@ impl Life {
             self.promised.extend(written);
         }
         self.promised.extend(self.flushes.remove(&ticket).unwrap_or_default());
-        if self.commands % self.audit_every == 0 {
+        if self.commands.is_multiple_of(self.audit_every) {
             self.audit();
         }
     }

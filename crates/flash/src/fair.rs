@@ -38,14 +38,12 @@ mod tests {
     #[test]
     fn the_oldest_is_overtaken_so_often_and_no_more() {
         let mut fair = Fair::default();
-        let mut order = 10;
         let mut taken = Vec::new();
-        for _ in 0..8 {
+        for order in 10..18 {
             let orders = [NEVER, order, 1];
             let choice = fair.choice(&orders, 3).unwrap();
             fair.took(choice, &orders);
             taken.push(choice);
-            order += 1;
         }
         assert_eq!(taken, [1, 1, 1, 2, 1, 1, 1, 2]);
         assert_eq!(fair.choice(&[NEVER; 3], 3), None);

@@ -1,8 +1,6 @@
 //! A used drive: one that is made so, and one that is worn out.
 
-mod common;
-
-use common::{Dice, nand, translation};
+use crate::drives::{Dice, nand, translation};
 use nvmed_flash::{
     ArrayProfile, Command, Completion, Flash, Kind, Medium, Profile, TranslationProfile, UNIT_BYTES, Wear,
 };

@@ -8,7 +8,8 @@ mod medium;
 mod moves;
 mod naive;
 
-use loads::{Case, Dice};
+use crate::drives::Dice;
+use loads::Case;
 use naive::{Answer, simulate};
 use nvmed_flash::{Command, Completion, Flash};
 use std::collections::HashMap;
@@ -33,7 +34,7 @@ fn for_each_seed(test: &str, check: impl Fn(u64) -> Result<(), String> + Sync) {
             Err(_) => "it panicked; its words are above".to_owned(),
         };
         panic!(
-            "\n\n*** seed {seed}: {said}\n*** replay: FLASH_SEED={seed} cargo test -p nvmed-flash --test oracle {test}\n"
+            "\n\n*** seed {seed}: {said}\n*** replay: FLASH_SEED={seed} cargo test -p nvmed-flash --test it {test}\n"
         );
     };
     std::thread::scope(|scope| {
@@ -143,7 +144,7 @@ fn compare(load: &[(u64, Command)], expected: &Answer, answer: &Answer) -> Resul
 #[test]
 fn the_model_does_what_its_document_says() {
     let reached = Mutex::new(([0; 6], 0));
-    for_each_seed("the_model", |seed| {
+    for_each_seed("oracle::the_model", |seed| {
         let case = Case::new(seed);
         let expected = simulate(&case.array, case.room as usize, &case.load);
         compare(&case.load, &expected, &model(&case, &mut Plainly))?;
@@ -170,7 +171,7 @@ fn the_model_does_what_its_document_says() {
 
 #[test]
 fn it_answers_the_same_however_it_is_asked() {
-    for_each_seed("it_answers", |seed| {
+    for_each_seed("oracle::it_answers", |seed| {
         let case = Case::new(seed);
         let expected = model(&case, &mut Plainly);
         (0..3).try_for_each(|way| {

@@ -1,8 +1,6 @@
 //! A drive that is stopped at any moment and started again.
 
-mod common;
-
-use common::{Dice, nand, translation};
+use crate::drives::{Dice, nand, translation};
 use nvmed_flash::{Command, Flash, Kind, Medium, Profile, TranslationProfile, UNIT_BYTES, Wear};
 
 /// A random command on a drive of so many units, mostly writes.

@@ -3,9 +3,7 @@
 //! In the formulas: C channels, n dies of a channel, P planes of a die, R registers of a plane; r, w, e the array times of
 //! a page's read, of a program and of an erase; x the bus time of a page. All pages are of one unit unless said.
 
-mod common;
-
-use common::{Dice, nand};
+use crate::drives::{Dice, nand};
 use nvmed_flash::{ArrayProfile, Command, FixedProfile, Flash, Kind, Medium, Profile, Rate, UNIT_BYTES};
 
 const READ_NS: u64 = 40_000;
@@ -311,7 +309,7 @@ fn amplification(alpha: f64) -> f64 {
 #[test]
 fn random_overwrites_amplify_as_published_and_keep_the_die_busy() {
     // Blocks are many and large; what the layer keeps free, or open, is no over-provisioning.
-    for (percent, blocks, pages) in [(28, 500, 256), (15, 1000, 512)] {
+    for (percent, blocks, pages) in [(28, 500, 512), (15, 1000, 512)] {
         let mut array = nand(blocks, pages);
         (array.channels, array.dies, array.planes) = (1, 1, 1);
         let used = u64::from(blocks - 4) * u64::from(pages);

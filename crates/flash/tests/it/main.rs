@@ -1,0 +1,7 @@
+//! What the model of a drive answers, in one program.
+
+mod closed_forms;
+mod drives;
+mod oracle;
+mod restore;
+mod wear;
