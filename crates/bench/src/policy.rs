@@ -3,6 +3,7 @@
 use crate::row::{Contender, Goal, Row};
 use nvmed_engine::Segment;
 use nvmed_engine::nvme::NvmeEngine;
+use nvmed_flash::{FixedProfile, Profile};
 use nvmed_io::{
     Binding, Completions, Device, DeviceOptions, Handle, HandleSettings, IoError, Measured as Cost,
 };
@@ -10,7 +11,7 @@ use nvmed_lab::machine::{now_ns, process_cpu_ns, thread_cpu_ns};
 use nvmed_lab::samples::Samples;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::Lba;
-use nvmed_vdev::{Clock, Controller, ControllerConfig, InProcess, Latency, Media};
+use nvmed_vdev::{Clock, Controller, ControllerConfig, InProcess, Media};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,8 +33,8 @@ struct Slow {
 
 impl Slow {
     fn new(clock: Clock, read_ns: u64, completion: Completions) -> Result<Self, String> {
-        let latency = Latency { read_ns, ..Latency::default() };
-        let config = ControllerConfig { clock, latency, ..ControllerConfig::default() };
+        let drive = Some(Profile::fixed(FixedProfile { read_ns, ..FixedProfile::default() }));
+        let config = ControllerConfig { clock, drive, ..ControllerConfig::default() };
         let media = Media::ram(DEVICE_BYTES, Pages::Huge).map_err(text)?;
         let transport = InProcess::new(Controller::new(config, media)).map_err(text)?;
         let engine = NvmeEngine::open(Arc::new(transport)).map_err(text)?;

@@ -7,10 +7,11 @@
 
 use nvmed_engine::Segment;
 use nvmed_engine::nvme::NvmeEngine;
+use nvmed_flash::{FixedProfile, Profile, Rate};
 use nvmed_io::{Binding, Completions, Device, DeviceOptions, Handle, HandleSettings, QueueSettings};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::Lba;
-use nvmed_vdev::{Clock, Controller, ControllerConfig, InProcess, Latency, Media};
+use nvmed_vdev::{Clock, Controller, ControllerConfig, InProcess, Media};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +27,10 @@ struct Contender {
 }
 
 fn contender(completion: Completions, clock: Clock, latency_us: u64) -> Contender {
-    let latency = Latency { read_ns: latency_us * 1000, write_ns: latency_us * 1000, bytes_per_s: 0 };
-    let config = ControllerConfig { clock, latency, ..ControllerConfig::default() };
+    let fixed =
+        FixedProfile { read_ns: latency_us * 1000, write_ns: latency_us * 1000, link: Rate::UNLIMITED };
+    let drive = Some(Profile::fixed(fixed));
+    let config = ControllerConfig { clock, drive, ..ControllerConfig::default() };
     let controller = Controller::new(config, Media::null(1 << 30).expect("nothing"));
     let transport = InProcess::new(controller).expect("a thread for the device");
     let engine = NvmeEngine::open(Arc::new(transport)).expect("our controller comes up");

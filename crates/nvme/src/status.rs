@@ -50,6 +50,8 @@ statuses! {
     SEQUENCE_ERROR = 0, 0x0c, "Command Sequence Error";
     /// Generic 13h.
     PRP_OFFSET_INVALID = 0, 0x13, "PRP Offset Invalid";
+    /// Generic 20h.
+    WRITE_PROTECTED = 0, 0x20, "Namespace is Write Protected";
     /// Generic 80h.
     LBA_OUT_OF_RANGE = 0, 0x80, "LBA Out of Range";
     /// Generic 81h.

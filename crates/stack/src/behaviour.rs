@@ -1,7 +1,8 @@
 //! How a virtual controller behaves: its clock, its latencies, its faults, as options of the device string.
 
+use nvmed_flash::{FixedProfile, Profile, Rate};
 use nvmed_units::parse_bytes;
-use nvmed_vdev::{Clock, FaultError, FaultPlan, Latency};
+use nvmed_vdev::{Clock, FaultError, FaultPlan};
 
 /// Clock, latencies and faults of a virtual controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,7 +10,7 @@ pub struct Behaviour {
     /// `clock=`; without it, a medium with a latency has a thread, and one without has none.
     pub clock: Option<Clock>,
     /// `latency=`, `read_latency=`, `write_latency=`, `bandwidth=`.
-    pub latency: Latency,
+    pub fixed: FixedProfile,
     /// `faults=`, as written: rules of a [`FaultPlan`], their parts separated by `+`.
     pub faults: String,
 }
@@ -21,12 +22,12 @@ impl Behaviour {
             ("clock", "threaded") => self.clock = Some(Clock::Threaded),
             ("clock", "virtual") => self.clock = Some(Clock::Virtual),
             ("latency", time) => {
-                self.latency.read_ns = nanoseconds(time)?;
-                self.latency.write_ns = self.latency.read_ns;
+                self.fixed.read_ns = nanoseconds(time)?;
+                self.fixed.write_ns = self.fixed.read_ns;
             }
-            ("read_latency", time) => self.latency.read_ns = nanoseconds(time)?,
-            ("write_latency", time) => self.latency.write_ns = nanoseconds(time)?,
-            ("bandwidth", bytes) => self.latency.bytes_per_s = parse_bytes(bytes).ok()?,
+            ("read_latency", time) => self.fixed.read_ns = nanoseconds(time)?,
+            ("write_latency", time) => self.fixed.write_ns = nanoseconds(time)?,
+            ("bandwidth", bytes) => self.fixed.link = rate(parse_bytes(bytes).ok()?),
             ("faults", rules) => rules.trim().clone_into(&mut self.faults),
             _ => return None,
         }
@@ -41,10 +42,10 @@ impl Behaviour {
             Some(Clock::Threaded) => options.push("clock=threaded".to_owned()),
             Some(Clock::Virtual) => options.push("clock=virtual".to_owned()),
         }
-        let times = [("read_latency", self.latency.read_ns), ("write_latency", self.latency.write_ns)];
+        let times = [("read_latency", self.fixed.read_ns), ("write_latency", self.fixed.write_ns)];
         options.extend(times.iter().filter(|(_, ns)| *ns > 0).map(|(key, ns)| format!("{key}={ns}ns")));
-        if self.latency.bytes_per_s > 0 {
-            options.push(format!("bandwidth={}", self.latency.bytes_per_s));
+        if !self.fixed.link.is_unlimited() {
+            options.push(format!("bandwidth={}", self.fixed.link.bytes));
         }
         if !self.faults.is_empty() {
             options.push(format!("faults={}", self.faults));
@@ -55,8 +56,14 @@ impl Behaviour {
     /// The clock to take.
     #[must_use]
     pub fn clock(&self) -> Clock {
-        let slow = self.latency != Latency::default();
+        let slow = self.fixed != FixedProfile::default();
         self.clock.unwrap_or(if slow { Clock::Threaded } else { Clock::Inline })
+    }
+
+    /// The drive whose times commands take, if they take time.
+    #[must_use]
+    pub fn drive(&self) -> Option<Profile> {
+        (self.fixed != FixedProfile::default()).then(|| Profile::fixed(self.fixed))
     }
 
     /// The rules of `faults`.
@@ -66,6 +73,11 @@ impl Behaviour {
     pub fn plan(&self) -> Result<FaultPlan, FaultError> {
         FaultPlan::parse(&self.faults)
     }
+}
+
+/// Bytes a second; 0 is no limit.
+fn rate(bytes_per_s: u64) -> Rate {
+    if bytes_per_s == 0 { Rate::UNLIMITED } else { Rate::per_second(bytes_per_s) }
 }
 
 /// A time with its unit: `500ns`, `200us`, `3ms`, `1s`.

@@ -100,7 +100,7 @@ pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controlle
         lba_bytes: spec.lba_bytes,
         serial: spec.serial.clone(),
         clock: spec.behaviour.clock(),
-        latency: spec.behaviour.latency,
+        drive: spec.behaviour.drive(),
         faults: plan,
         ..ControllerConfig::default()
     };

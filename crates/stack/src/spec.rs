@@ -1,6 +1,7 @@
 //! A device in one string: `virtual:disk.img?media=dram,size=1G`.
 
 use crate::behaviour::Behaviour;
+use nvmed_flash::ProfileError;
 use nvmed_units::parse_bytes;
 use nvmed_vdev::{Clock, FaultError};
 use nvmed_vfio::{Address, NotAnAddress};
@@ -174,6 +175,12 @@ pub enum SpecError {
     Faults {
         /// What is wrong with it.
         error: FaultError,
+    },
+    /// The drive's times make no sense.
+    #[error("the device's times, in ns: {error}")]
+    Profile {
+        /// What is wrong with them.
+        error: ProfileError,
     },
     /// What `vfio` was given is no PCI address.
     #[error("{error}")]
@@ -406,6 +413,9 @@ impl DeviceSpec {
                     named(path, "virtual", "virtual:disk.img")?;
                 }
                 spec.behaviour.plan().map_err(|error| SpecError::Faults { error })?;
+                if let Some(drive) = spec.behaviour.drive() {
+                    drive.check().map_err(|error| SpecError::Profile { error })?;
+                }
                 Ok(Self::Virtual(spec))
             }
             "vfio" => {
@@ -579,6 +589,7 @@ mod tests {
             ("d.img?serial=twenty-one-characters", "device option `serial=twenty-one-characters`"),
             ("virtual:", "as in `virtual:disk.img`"),
             ("d.img?latency=200", "device option `latency=200`"),
+            ("d.img?latency=3601s", "the device's times, in ns: `read_latency` is 3601000000000"),
             ("d.img?faults=drop:op=red", "fault rule `drop:op=red`: `op=red` is not understood"),
         ] {
             let said = DeviceSpec::parse(text).unwrap_err().to_string();

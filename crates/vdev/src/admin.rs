@@ -211,7 +211,15 @@ impl Controller {
         let queue = (entry.cdw10 & 0xffff) as usize;
         let route = self.routes.get(queue).filter(|_| queue != 0).ok_or(unknown)?.swap(0, Ordering::AcqRel);
         let group = self.groups.get((route as usize).wrapping_sub(1)).ok_or(unknown)?;
+        // Until the queue is gone: its commands neither arrive nor complete meanwhile.
+        let mut drive = self.drive.as_ref().map(|drive| drive.state.lock());
         let mut queues = group.queues.lock();
+        if let Some(drive) = &mut drive {
+            drive.end_queue(entry.cdw10.low(), |command| {
+                queues.outstanding.push(0, command);
+                self.outstanding.fetch_add(1, Ordering::AcqRel);
+            });
+        }
         let index = queues.sqs.iter().position(|sq| usize::from(sq.id) == queue).ok_or(unknown)?;
         self.end_queue(route as usize - 1, &mut queues, entry.cdw10.low());
         let sq = queues.sqs.remove(index);
@@ -227,6 +235,7 @@ impl Controller {
             queues.outstanding.push(0, command.end(Status::SQ_DELETED));
         }
         self.complete_due(cq, queues);
+        queues.waiting.retain(|done| done.sq_id != queue);
         let left = queues.outstanding.take_queue(queue).len() as u32;
         self.outstanding.fetch_sub(left, Ordering::AcqRel);
     }
@@ -287,7 +296,12 @@ impl Controller {
     fn abort_io(&self, queue: u16, cid: u16) -> bool {
         let Some(route) = self.routes.get(usize::from(queue)) else { return false };
         let Some(cq) = (route.load(Ordering::Acquire) as usize).checked_sub(1) else { return false };
+        let mut drive = self.drive.as_ref().map(|drive| drive.state.lock());
         let mut queues = self.groups[cq].queues.lock();
+        if let Some(command) = drive.as_mut().and_then(|drive| drive.end(queue, cid)) {
+            queues.outstanding.push(0, command);
+            self.outstanding.fetch_add(1, Ordering::AcqRel);
+        }
         let aborted = queues.outstanding.end(queue, cid, Status::ABORT_REQUESTED);
         if aborted {
             // Before the completion of the Abort itself, if there is room.

@@ -1,4 +1,4 @@
-//! Weighted round robin with urgent priority class (Base 2.0, 3.4.4.2): whose commands a device thread takes next.
+//! Whose commands are taken next: round robin, or weighted round robin with urgent priority class (Base 2.0, 3.4.4).
 
 use nvmed_nvme::FeatureId;
 use std::collections::VecDeque;
@@ -26,6 +26,9 @@ impl Weights {
         let weight = |shift: u32| (feature >> shift & 0xff) + 1;
         Self { burst, classes: [u32::MAX, weight(24), weight(16), weight(8)] }
     }
+
+    /// Of no importance where nobody competes.
+    pub const ALONE: Self = Self { burst: u32::MAX, classes: [u32::MAX; CLASSES] };
 }
 
 /// Submission queues with commands, by class, and what each class may still take in this round.
@@ -34,6 +37,8 @@ pub(crate) struct Arbiter {
     ready: [VecDeque<u16>; CLASSES],
     /// A bit a queue: it is in `ready`.
     there: [u64; 4],
+    /// Queues in `ready`.
+    queues: u32,
     credit: [u32; CLASSES],
 }
 
@@ -48,7 +53,7 @@ pub(crate) struct Turn {
 
 impl Arbiter {
     pub fn new() -> Self {
-        Self { ready: Default::default(), there: [0; 4], credit: [0; CLASSES] }
+        Self { ready: Default::default(), there: [0; 4], queues: 0, credit: [0; CLASSES] }
     }
 
     /// A queue has commands. One that is there already stays where it is.
@@ -60,12 +65,28 @@ impl Arbiter {
         }
         if self.there[word] & bit == 0 {
             self.there[word] |= bit;
+            self.queues += 1;
             self.ready[class % CLASSES].push_back(queue);
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.ready.iter().all(VecDeque::is_empty)
+        self.queues == 0
+    }
+
+    /// Whether one queue has commands and no other, so that its turn needs no weights.
+    pub fn is_alone(&self) -> bool {
+        self.queues == 1
+    }
+
+    /// A queue has no commands any more.
+    pub fn remove(&mut self, queue: u16) {
+        let (word, bit) = (usize::from(queue) / 64 % 4, 1u64 << (queue % 64));
+        if self.there[word] & bit != 0 {
+            self.there[word] &= !bit;
+            self.queues -= 1;
+            self.ready.iter_mut().for_each(|ready| ready.retain(|&other| other != queue));
+        }
     }
 
     /// Whose turn it is: urgent queues as long as there are any, then the classes by their weights, and within a
@@ -86,6 +107,7 @@ impl Arbiter {
         };
         let queue = self.ready[class].pop_front()?;
         self.there[usize::from(queue) / 64 % 4] &= !(1 << (queue % 64));
+        self.queues -= 1;
         Some(Turn { queue, class, limit: weights.burst.min(self.credit[class]) })
     }
 
@@ -138,6 +160,9 @@ mod tests {
         assert_eq!(arbiter.next(weights), Some(Turn { queue: 9, class: 2, limit: 5 }));
         arbiter.took(2, 3);
         arbiter.push(9, 2);
+        arbiter.push(7, 2);
+        arbiter.remove(7);
+        assert!(!arbiter.is_alone());
         assert_eq!(arbiter.next(weights).map(|turn| turn.limit), Some(2));
         assert_eq!(Weights::new(7).burst, u32::MAX);
     }

@@ -1,7 +1,7 @@
 //! What a controller is like.
 
 use crate::fault::FaultPlan;
-use crate::time::Latency;
+use nvmed_flash::{Medium, Profile};
 
 /// Entries of a submission or completion queue at most: 1 MiB and 256 KiB of a host's memory.
 pub const QUEUE_ENTRIES_MAX: u16 = 16_384;
@@ -9,9 +9,9 @@ pub const QUEUE_ENTRIES_MAX: u16 = 16_384;
 /// Who executes commands, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// The doorbell's write does the work: nothing is outstanding when it returns. A command that a latency or
-    /// a fault holds back completes within the next call of the transport after it is due (a doorbell of its
-    /// queue, `events`, `now_ns`, `wait`), so that a host which only looks at its memory waits in vain.
+    /// The doorbell's write does the work: nothing is outstanding when it returns. A command that a drive or a fault
+    /// holds back completes within the next call of the transport after it is due (a doorbell of its queue, `events`,
+    /// `now_ns`, `wait`), so that a host which only looks at its memory waits in vain.
     Inline,
     /// A thread of the device, parked while there is nothing to do and nothing is due.
     Threaded,
@@ -37,8 +37,8 @@ pub struct ControllerConfig {
     pub doorbell_stride: u8,
     /// Who executes commands.
     pub clock: Clock,
-    /// How long the medium takes.
-    pub latency: Latency,
+    /// The drive whose times commands take; without one they complete at once.
+    pub drive: Option<Profile>,
     /// What goes wrong; keep a clone to change it while the controller runs.
     pub faults: FaultPlan,
     /// Serial number, 1 to 20 printable ASCII characters. Absent, it is made from the medium's identity, and stays
@@ -57,7 +57,7 @@ impl Default for ControllerConfig {
             queue_entries_max: QUEUE_ENTRIES_MAX,
             doorbell_stride: 0,
             clock: Clock::Inline,
-            latency: Latency::default(),
+            drive: None,
             faults: FaultPlan::default(),
             serial: None,
             model: "nvmed virtual controller".to_owned(),
@@ -72,6 +72,14 @@ impl ControllerConfig {
         4096 << self.mdts
     }
 
+    /// Bytes that the drive has, if it is one with so many: a namespace is no larger.
+    pub(crate) fn drive_bytes(&self) -> u64 {
+        match self.drive.as_ref().map(|drive| &drive.medium) {
+            Some(Medium::Array(array)) => array.capacity_bytes,
+            _ => u64::MAX,
+        }
+    }
+
     /// # Panics
     /// When a value is outside its documented range: they come from our own assembly, not from a host.
     pub(crate) fn check(&self) {
@@ -84,5 +92,8 @@ impl ControllerConfig {
             self.queue_entries_max
         );
         assert!(self.doorbell_stride <= 10, "doorbell stride {}", self.doorbell_stride);
+        if let Some(Err(error)) = self.drive.as_ref().map(Profile::check) {
+            panic!("a profile that its reader has not checked: {error}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::bell::Bell;
 use crate::config::{Clock, ControllerConfig};
 use crate::counters::{Counters, ErrorLog};
 use crate::directive::{StreamUse, Streams};
+use crate::drive::Drive;
 use crate::group::Group;
 use crate::identity::Identity;
 use crate::media::Media;
@@ -25,8 +26,8 @@ const SHST_COMPLETE: u32 = 2;
 
 /// What makes a controller another than one that works at once.
 pub(crate) mod shape {
-    /// The medium takes time.
-    pub const SLOW: u8 = 1;
+    /// It has a drive, whose commands take time.
+    pub(crate) const DRIVE: u8 = 1;
     /// A fault has stopped it.
     pub(crate) const STOPPED: u8 = 2;
     /// It says so.
@@ -35,6 +36,17 @@ pub(crate) mod shape {
     pub(crate) const STICKY: u8 = 8;
     /// It was pulled out.
     pub const GONE: u8 = 16;
+}
+
+/// Who serves a tail doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// Who rings it.
+    AtOnce,
+    /// The device thread.
+    ByThread,
+    /// The drive: with a thread, or without.
+    ByDrive,
 }
 
 /// The writable properties.
@@ -48,8 +60,8 @@ struct Properties {
 
 /// A virtual NVMe controller with one namespace.
 ///
-/// Locks are taken in the order properties, group 0, group N, and then one of admin state, streams, error
-/// log and retired counters.
+/// Locks are taken in the order properties, group 0, drive, group N, and then one of admin state, streams, error log,
+/// retired counters, bells and the drive's doorbells. Nobody holds two groups N.
 pub struct Controller {
     pub(crate) config: ControllerConfig,
     /// What tells it from other devices.
@@ -79,7 +91,11 @@ pub struct Controller {
     /// Why commands may complete otherwise than at once, see [`shape`].
     pub(crate) shape: AtomicU8,
     pub(crate) time: Time,
-    /// Outstanding commands of all queues.
+    /// What makes I/O commands take time, if they do.
+    pub(crate) drive: Option<Box<Drive>>,
+    /// Who serves tail doorbells.
+    pub(crate) served: Served,
+    /// Outstanding commands of all groups, and one more if there is a drive: zero if no time has to be kept.
     pub(crate) outstanding: AtomicU32,
     /// The Volatile Write Cache feature, where the write path looks.
     write_cache: AtomicBool,
@@ -97,10 +113,16 @@ impl Controller {
     #[must_use]
     pub fn new(config: ControllerConfig, media: Media) -> Arc<Self> {
         config.check();
+        assert!(
+            media.bytes() <= config.drive_bytes(),
+            "a medium of {} bytes in a smaller drive",
+            media.bytes()
+        );
         let queues = usize::from(config.queues_max) + 1;
         let lba_shift = config.lba_bytes.trailing_zeros();
         let lba_count = media.bytes() >> lba_shift;
         let identity = media.identity();
+        let drive = config.drive.as_ref().map(|profile| Box::new(Drive::new(profile)));
         Arc::new(Self {
             serial: config.serial.clone().unwrap_or_else(|| identity.serial()),
             identity,
@@ -119,9 +141,15 @@ impl Controller {
             admin: Mutex::new(AdminState::default()),
             streams: Mutex::default(),
             errors: Mutex::default(),
-            shape: AtomicU8::new(if config.latency.is_none() { 0 } else { shape::SLOW }),
-            time: Time::new(config.latency, config.clock == Clock::Virtual),
-            outstanding: AtomicU32::new(0),
+            shape: AtomicU8::new(if drive.is_some() { shape::DRIVE } else { 0 }),
+            time: Time::new(config.clock == Clock::Virtual),
+            served: match config.clock {
+                _ if drive.is_some() => Served::ByDrive,
+                Clock::Threaded => Served::ByThread,
+                Clock::Inline | Clock::Virtual => Served::AtOnce,
+            },
+            outstanding: AtomicU32::new(u32::from(drive.is_some())),
+            drive,
             write_cache: AtomicBool::new(true),
             bells: (0..queues).map(|_| Bell::default()).collect(),
             rung: Bell::watched(),
@@ -387,6 +415,7 @@ impl Controller {
         }
         // A doorbell that was rung while there was no queue never meets one.
         self.pending.clear();
+        self.drive.iter().for_each(|drive| drive.clear());
         let group = &self.groups[0];
         let mut admin = group.queues.lock();
         admin.refresh(&self.space);
@@ -402,15 +431,11 @@ impl Controller {
     fn reset(&self) {
         // Before the routes: a device thread that finds no route finds no doorbell either.
         self.pending.clear();
-        for (group, route) in self.groups.iter().zip(&self.routes) {
-            route.store(0, Ordering::Release);
-            let mut queues = group.queues.lock();
-            self.outstanding.fetch_sub(queues.outstanding.len() as u32, Ordering::AcqRel);
-            let gone = group.close(&mut queues);
-            drop(queues);
-            let mut retired = self.retired.lock();
-            *retired = retired.plus(gone);
-        }
+        self.close(0);
+        // After group 0, whose lock an Abort holds when it takes this one.
+        let drive = self.drive.as_ref().map(|drive| drive.stop());
+        (1..self.groups.len()).for_each(|queue| self.close(queue));
+        drop(drive);
         self.admin.lock().reset();
         self.streams.lock().reset();
         self.enable_write_cache(true);
@@ -418,6 +443,18 @@ impl Controller {
         self.masked(u32::MAX, Bell::unmask);
         // Last: who sees RDY 0 knows that the controller touches no memory any more.
         self.change_status(|_| ControllerStatus::default());
+    }
+
+    /// Deletes the queues of a number, for a reset.
+    fn close(&self, queue: usize) {
+        let group = &self.groups[queue];
+        self.routes[queue].store(0, Ordering::Release);
+        let mut queues = group.queues.lock();
+        self.outstanding.fetch_sub(queues.outstanding.len() as u32, Ordering::AcqRel);
+        let gone = group.close(&mut queues);
+        drop(queues);
+        let mut retired = self.retired.lock();
+        *retired = retired.plus(gone);
     }
 
     /// Whether written data may stay in the medium's cache.

@@ -2,7 +2,8 @@
 
 use crate::arbiter::{Arbiter, TURNS, Weights};
 use crate::config::Clock;
-use crate::controller::Controller;
+use crate::controller::{Controller, Served};
+use crate::drive::Drive;
 use crate::group::Queues;
 use crate::pending::RUNG;
 use nvmed_nvme::{AsyncEvent, register};
@@ -21,15 +22,28 @@ impl Controller {
         }
         if index % 2 == 1 {
             self.head_doorbell(queue, value);
-        } else if self.config.clock != Clock::Threaded {
-            self.tail_doorbell(queue, value);
         } else {
-            if self.is_slow() {
-                self.pending.rung_ns[queue].store(self.time.now_ns(), Ordering::Release);
+            match self.served {
+                Served::AtOnce => self.tail_doorbell(queue, value),
+                Served::ByThread => self.leave_tail(queue, value),
+                Served::ByDrive => self.slow_doorbell(queue, value),
             }
-            self.pending.values[queue].store(value | RUNG, Ordering::Release);
-            self.pending.tails.set(queue);
-            self.rung.ring();
+        }
+    }
+
+    /// Leaves a tail to the device thread.
+    fn leave_tail(&self, queue: usize, value: u32) {
+        self.pending.values[queue].store(value | RUNG, Ordering::Release);
+        self.pending.tails.set(queue);
+        self.rung.ring();
+    }
+
+    /// A tail doorbell of a controller with a drive, which admin commands do not meet.
+    fn slow_doorbell(&self, queue: usize, value: u32) {
+        match &self.drive {
+            Some(drive) if queue != 0 => self.drive_doorbell(drive, queue, value),
+            _ if self.config.clock == Clock::Threaded => self.leave_tail(queue, value),
+            _ => self.tail_doorbell(queue, value),
         }
     }
 
@@ -81,11 +95,11 @@ impl Controller {
     }
 
     /// Whether the host selected weighted round robin (CC.AMS).
-    fn weighted(&self) -> bool {
+    pub(crate) fn weighted(&self) -> bool {
         self.configuration().ams() == 1
     }
 
-    fn weights(&self) -> Weights {
+    pub(crate) fn weights(&self) -> Weights {
         Weights::new(self.admin.lock().features.arbitration())
     }
 
@@ -100,6 +114,15 @@ impl Controller {
         let tails = self.pending.tails.take(|queue| self.serve_tail(queue));
         let heads = self.pending.heads.take(|cq| self.run_all(cq));
         self.advance() || tails || heads
+    }
+
+    /// As [`Self::serve`], with a drive. Its doorbells are before the admin queue's: who deletes a queue has rung it
+    /// before.
+    pub(crate) fn serve_drive(&self, drive: &Drive) -> bool {
+        let worked = self.work(drive);
+        let tails = self.pending.tails.take(|queue| self.serve_tail(queue));
+        let heads = self.pending.heads.take(|cq| self.run_all(cq));
+        self.advance() || worked || tails || heads
     }
 
     /// As [`Self::serve`], a turn of one queue at a time; between two turns the doorbells are looked at.

@@ -1,11 +1,12 @@
 //! A completion queue and what completes to it.
 
 use crate::counters::Counters;
-use crate::outstanding::OutstandingCommands;
+use crate::outstanding::{Done, OutstandingCommands};
 use crate::queue::{CompletionQueue, HeadDoorbell, SubmissionQueue};
 use crate::time::NEVER;
 use nvmed_dma::{AddressSpace, View};
 use nvmed_sys::sync::Mutex;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What a group's lock guards: the queues, and their commands under way. One lock for all of a command.
@@ -17,6 +18,8 @@ pub(crate) struct Queues {
     pub view: View,
     /// Commands of these queues that were taken and are not completed.
     pub outstanding: OutstandingCommands,
+    /// Completions that the completion queue has no room for.
+    pub waiting: VecDeque<Done>,
 }
 
 impl Queues {

@@ -4,6 +4,7 @@ use crate::controller::Controller;
 use crate::media::Span;
 use crate::prp::PrpWalk;
 use nvmed_dma::View;
+use nvmed_flash::{Command, Kind};
 use nvmed_nvme::{DsmRange, IoOpcode, Status, SubmissionEntry};
 use nvmed_sys::Mapping;
 use nvmed_units::Lba;
@@ -41,6 +42,46 @@ impl Controller {
             Ok(()) => Status::SUCCESS,
             Err(status) => status,
         }
+    }
+
+    /// What a command is to a drive; `None` for one that does nothing there, since it fails.
+    pub(crate) fn drive_command(&self, view: &View, entry: &SubmissionEntry) -> Option<Command> {
+        let opcode = IoOpcode::from_code(entry.opcode)?;
+        if entry.flags != 0 || entry.nsid != NSID && !(opcode == IoOpcode::Flush && entry.nsid == NSID_ALL) {
+            return None;
+        }
+        let none = Span { offset: 0, bytes: 0 };
+        let (kind, span) = match opcode {
+            IoOpcode::Read | IoOpcode::Compare => (Kind::Read, self.transfer(entry).ok()?),
+            IoOpcode::Write => {
+                let fua = entry.fua() || !self.write_cache_enabled();
+                (Kind::Write { fua }, self.transfer(entry).ok()?)
+            }
+            IoOpcode::Flush => (Kind::Flush, none),
+            IoOpcode::WriteZeroes => (Kind::Deallocate, self.range(entry.lba(), entry.blocks()).ok()?),
+            IoOpcode::DatasetManagement => (Kind::Deallocate, self.deallocated(view, entry).unwrap_or(none)),
+        };
+        Some(Command { kind, start: span.offset, bytes: span.bytes })
+    }
+
+    /// The first range of a Dataset Management that deallocates, with what follows it without a gap: a drive's command
+    /// has one range.
+    fn deallocated(&self, view: &View, entry: &SubmissionEntry) -> Option<Span> {
+        if entry.cdw11 & DsmRange::DEALLOCATE == 0 {
+            return None;
+        }
+        let mut list = [0; DsmRange::PER_COMMAND * size_of::<DsmRange>()];
+        let ranges = self.ranges(view, entry, &mut list).ok()?;
+        let mut all: Option<Span> = None;
+        for range in ranges.filter(|range| range.blocks > 0) {
+            let next = self.range(Lba(range.lba), range.blocks).ok()?;
+            match &mut all {
+                None => all = Some(next),
+                Some(before) if before.end() == next.offset => before.bytes += next.bytes,
+                Some(_) => break,
+            }
+        }
+        all
     }
 
     /// The bytes of a command's range.
@@ -169,18 +210,26 @@ impl Controller {
         self.end_write(entry, span)
     }
 
-    fn dataset_management(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
+    /// The ranges of a Dataset Management, read into `list`.
+    fn ranges<'a>(
+        &self,
+        view: &View,
+        entry: &SubmissionEntry,
+        list: &'a mut [u8; DsmRange::PER_COMMAND * size_of::<DsmRange>()],
+    ) -> Result<impl Iterator<Item = DsmRange> + use<'a>, Status> {
         let count = (entry.cdw10 & 0xff) as usize + 1;
         let bytes = count * size_of::<DsmRange>();
-        let mut list = [0; DsmRange::PER_COMMAND * size_of::<DsmRange>()];
         self.given((view, entry), Span { offset: 0, bytes: bytes as u64 }, |at, memory, host, len| {
             memory.read(host, &mut list[at as usize..at as usize + len]);
             Ok(())
         })?;
-        let ranges: Vec<DsmRange> = list[..bytes]
-            .chunks_exact(size_of::<DsmRange>())
-            .filter_map(|range| DsmRange::read_from_bytes(range).ok())
-            .collect();
+        let ranges = list[..bytes].chunks_exact(size_of::<DsmRange>());
+        Ok(ranges.filter_map(|range| DsmRange::read_from_bytes(range).ok()))
+    }
+
+    fn dataset_management(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
+        let mut list = [0; DsmRange::PER_COMMAND * size_of::<DsmRange>()];
+        let ranges: Vec<DsmRange> = self.ranges(view, entry, &mut list)?.collect();
         for range in &ranges {
             self.range(Lba(range.lba), range.blocks)?;
         }

@@ -25,6 +25,10 @@ impl Controller {
         let _one = self.resizing.lock();
         let before = self.media.bytes();
         self.media.check_room(bytes)?;
+        let room = self.config.drive_bytes();
+        if bytes > room {
+            return Err(MediaError::Room { bytes, room });
+        }
         if bytes < before {
             self.lbas.store(bytes >> self.lba_shift, Ordering::Release);
             // Commands that saw the old size are done after this.

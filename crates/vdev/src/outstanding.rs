@@ -1,13 +1,15 @@
-//! Commands that were taken and are not completed yet: the medium takes its time, or a fault holds them.
+//! Commands that were taken and are not completed yet: a fault holds them, or there is no room for a completion.
 
+use crate::config::QUEUE_ENTRIES_MAX;
 use crate::fault::Corrupt;
 use crate::time::NEVER;
 use nvmed_nvme::{Status, SubmissionEntry};
 use nvmed_units::Lba;
 use std::collections::BTreeMap;
 
-/// Outstanding commands of one group: as many as its largest queue has entries.
-pub(crate) const OUTSTANDING_MAX: usize = crate::config::QUEUE_ENTRIES_MAX as usize;
+/// Commands of one group that a fault holds, or whose completion waits for room: with so many no further one is
+/// fetched. As many as the largest queue has entries.
+pub(crate) const HELD_MAX: usize = QUEUE_ENTRIES_MAX as usize;
 
 /// What is left to do.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +23,7 @@ pub(crate) enum Work {
 }
 
 /// A command that was taken and is not completed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OutstandingCommand {
     pub sq_id: u16,
     pub entry: SubmissionEntry,
@@ -38,7 +40,18 @@ impl OutstandingCommand {
     }
 }
 
-/// The outstanding commands of one group, by due time, then in the order in which they were taken.
+/// A command that was executed, and whose completion waits for room in its queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub sq_id: u16,
+    pub cid: u16,
+    pub result: u32,
+    pub status: Status,
+    pub corrupt: Option<Corrupt>,
+    pub duplicate: bool,
+}
+
+/// Commands of one group that were taken and are not completed yet, by due time, then in the order of their taking.
 #[derive(Debug, Default)]
 pub(crate) struct OutstandingCommands {
     by_due: BTreeMap<(u64, u64), OutstandingCommand>,

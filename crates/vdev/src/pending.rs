@@ -14,8 +14,6 @@ pub(crate) struct Pending {
     pub heads: Bits,
     /// The newest tails; [`RUNG`] says that there is one.
     pub values: Box<[AtomicU32]>,
-    /// When they were rung, where a medium takes time: it begins then, not when the thread has woken up.
-    pub rung_ns: Box<[AtomicU64]>,
 }
 
 /// A bit a queue; 256 queues at most.
@@ -49,8 +47,7 @@ impl Bits {
 impl Pending {
     pub fn new(queues: usize) -> Self {
         let values = (0..queues).map(|_| AtomicU32::new(0)).collect();
-        let rung_ns = (0..queues).map(|_| AtomicU64::new(0)).collect();
-        Self { tails: Bits::default(), heads: Bits::default(), values, rung_ns }
+        Self { tails: Bits::default(), heads: Bits::default(), values }
     }
 
     /// Forgets all doorbells.

@@ -1,15 +1,16 @@
 //! Rounds of work: commands are taken from submission queues, executed, and completed (Base 2.0, 3.3.1).
 //!
-//! The plain round executes a command when it is taken. The round of a controller with a latency, or with
-//! faults, takes a command, holds it until it is due, and executes it then.
+//! The plain round executes a command when it is taken. The round of a controller with faults takes a command, holds it
+//! until it is due, and executes it then. I/O commands to a drive have shifts instead ([`crate::shift`]).
 
 use crate::arbiter::Turn;
 use crate::config::Clock;
 use crate::controller::{Controller, shape};
+use crate::drive::Drive;
 use crate::fault::{Corrupt, FaultAction, Verdict};
 use crate::group::{Group, Queues};
 use crate::io_command::NSID;
-use crate::outstanding::{OUTSTANDING_MAX, OutstandingCommand, Work};
+use crate::outstanding::{Done, HELD_MAX, OutstandingCommand, Work};
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::time::NEVER;
 use nvmed_dma::View;
@@ -32,12 +33,6 @@ impl Controller {
         self.shape.load(Ordering::Relaxed) != 0 || self.config.faults.armed()
     }
 
-    /// Whether the medium takes time.
-    #[inline]
-    pub(crate) fn is_slow(&self) -> bool {
-        self.shape.load(Ordering::Relaxed) & shape::SLOW != 0
-    }
-
     /// Whether the controller does anything at all.
     pub(crate) fn running(&self) -> bool {
         self.shape.load(Ordering::Acquire) & (shape::STOPPED | shape::GONE) == 0
@@ -45,12 +40,23 @@ impl Controller {
 
     /// A round of all queues of a group.
     pub(crate) fn run_all(&self, cq: usize) {
+        if self.shaped() {
+            return self.run_all_shaped(cq);
+        }
         let mut queues = self.groups[cq].queues.lock();
-        if self.shaped() || !queues.outstanding.is_empty() {
+        if !queues.outstanding.is_empty() {
             self.run_shaped(cq, &mut queues);
         }
         for index in 0..queues.sqs.len() {
             self.run(cq, &mut queues, index);
+        }
+    }
+
+    #[cold]
+    fn run_all_shaped(&self, cq: usize) {
+        match &self.drive {
+            Some(drive) if cq != 0 => self.resume_drive(drive, cq),
+            _ => self.run_shaped(cq, &mut self.groups[cq].queues.lock()),
         }
     }
 
@@ -127,7 +133,7 @@ impl Controller {
 
     /// Tells the host of posted completions.
     #[inline]
-    fn interrupt(&self, cq: &CompletionQueue) {
+    pub(crate) fn interrupt(&self, cq: &CompletionQueue) {
         if let Some(vector) = cq.vector {
             self.bells[usize::from(vector)].ring();
         }
@@ -139,7 +145,7 @@ impl Controller {
             if !queues.outstanding.is_empty() {
                 self.complete_due(0, queues);
             }
-            let Queues { cq: Some(cq), sqs, view, outstanding } = &mut *queues else { return };
+            let Queues { cq: Some(cq), sqs, view, outstanding, .. } = &mut *queues else { return };
             let Some(sq) = sqs.first_mut() else { return };
             if sq.head == sq.tail || !self.groups[0].has_room(cq) {
                 return;
@@ -177,12 +183,9 @@ impl Controller {
     /// Takes one command of a queue and decides when and how it completes; whether there was one.
     fn take(&self, cq: usize, queues: &mut Queues, index: usize) -> bool {
         queues.refresh(&self.space);
-        let Queues { cq: Some(_), sqs, view, outstanding } = queues else { return false };
+        let Queues { cq: Some(_), sqs, view, outstanding, .. } = queues else { return false };
         let sq = &mut sqs[index];
-        if sq.head == sq.tail
-            || outstanding.len() >= OUTSTANDING_MAX
-            || !self.running()
-            || self.status().cfs() != 0
+        if sq.head == sq.tail || outstanding.len() >= HELD_MAX || !self.running() || self.status().cfs() != 0
         {
             return false;
         }
@@ -191,11 +194,7 @@ impl Controller {
             return false;
         };
         let verdict = self.config.faults.judge(sq.id, &entry);
-        let mut now = self.time.now_ns();
-        if self.config.clock == Clock::Threaded && self.is_slow() {
-            now = now.min(self.pending.rung_ns[usize::from(sq.id)].load(Ordering::Acquire));
-        }
-        let due = if cq == 0 { now } else { self.time.due_ns(&entry, self.lba_shift, now) };
+        let now = self.time.now_ns();
         let mut command = OutstandingCommand {
             sq_id: sq.id,
             entry,
@@ -209,7 +208,7 @@ impl Controller {
         {
             command = command.end(Status::ABORT_LIMIT);
         }
-        self.hold(cq, queues, command, (due, verdict));
+        self.hold(cq, queues, command, (now, verdict));
         true
     }
 
@@ -229,9 +228,7 @@ impl Controller {
         }
         queues.outstanding.push(due, command);
         self.outstanding.fetch_add(1, Ordering::AcqRel);
-        if let Some((action, sticky)) = verdict.ends {
-            self.end(action, sticky);
-        }
+        self.end_by(&verdict);
         if self.config.clock == Clock::Inline && due != NEVER {
             // Who waits for an interrupt has to learn until when.
             if let Some(vector) = queues.cq.as_ref().and_then(|cq| cq.vector) {
@@ -240,7 +237,15 @@ impl Controller {
         }
     }
 
-    /// What a fault does to the controller itself.
+    /// What faults do to the controller itself.
+    #[inline]
+    pub(crate) fn end_by(&self, verdict: &Verdict) {
+        if let Some((action, sticky)) = verdict.ends {
+            self.end(action, sticky);
+        }
+    }
+
+    #[cold]
     fn end(&self, action: FaultAction, sticky: bool) {
         let sticky = if sticky { shape::STICKY } else { 0 };
         match action {
@@ -258,8 +263,9 @@ impl Controller {
     pub(crate) fn complete_due(&self, cq: usize, queues: &mut Queues) {
         let group = &self.groups[cq];
         queues.refresh(&self.space);
+        let mut posted = self.post_waiting(cq, queues);
         let mut next = queues.outstanding.due_ns();
-        let (mut ended, mut posted) = (0, false);
+        let mut ended = 0;
         while next <= self.time.now_ns() && next != NEVER {
             let room = queues.cq.as_ref().is_some_and(|queue| group.has_room(queue));
             if !room || !self.running() {
@@ -281,7 +287,13 @@ impl Controller {
     }
 
     /// Executes a command; its result and status, or `None` when it stays with the controller.
-    fn execute(&self, cq: usize, queues: &mut Queues, command: &OutstandingCommand) -> Option<(u32, Status)> {
+    #[inline]
+    pub(crate) fn execute(
+        &self,
+        cq: usize,
+        queues: &mut Queues,
+        command: &OutstandingCommand,
+    ) -> Option<(u32, Status)> {
         let Queues { view, outstanding, .. } = queues;
         match command.work {
             Work::Execute if cq == 0 => self.execute_admin((view, outstanding), &command.entry),
@@ -291,29 +303,60 @@ impl Controller {
         }
     }
 
-    /// Executes an outstanding command and posts its completion, for which there is room; whether one was posted.
-    fn finish(&self, cq: usize, queues: &mut Queues, command: &OutstandingCommand) -> bool {
+    /// Executes an outstanding command and posts its completion, which waits if there is no room; whether one was
+    /// posted.
+    #[inline]
+    pub(crate) fn finish(&self, cq: usize, queues: &mut Queues, command: &OutstandingCommand) -> bool {
         let Some((result, status)) = self.execute(cq, queues, command) else { return false };
-        let Queues { cq: Some(queue), sqs, view, .. } = queues else { return false };
+        let Queues { cq: Some(queue), sqs, view, waiting, .. } = queues else { return false };
         let Some(sq) = sqs.iter_mut().find(|sq| sq.id == command.sq_id) else { return false };
         if cq != 0 {
             sq.counters.count(&command.entry, self.lba_shift, status);
         }
         if !status.is_success() && !status.is(Status::ABORT_REQUESTED) {
-            let lba = match command.work {
-                Work::Fail(_, lba) => lba,
-                _ => command.entry.lba(),
-            };
-            let lba = if command.entry.nsid == NSID && cq != 0 { lba } else { Lba(0) };
-            self.errors.lock().push(sq.id, &command.entry, status, lba);
+            self.log_error(cq, command, status);
         }
-        let copies = 1 + usize::from(command.duplicate);
-        for _ in 0..copies {
-            if !self.groups[cq].has_room(queue) {
+        let done = Done {
+            sq_id: sq.id,
+            cid: command.entry.cid,
+            result,
+            status,
+            corrupt: command.corrupt,
+            duplicate: command.duplicate,
+        };
+        let group = &self.groups[cq];
+        if !waiting.is_empty() || !group.has_room(queue) {
+            waiting.push_back(done);
+            return false;
+        }
+        self.post(group, (queue, sq, view), &done)
+    }
+
+    #[cold]
+    fn log_error(&self, cq: usize, command: &OutstandingCommand, status: Status) {
+        let lba = match command.work {
+            Work::Fail(_, lba) => lba,
+            _ => command.entry.lba(),
+        };
+        let lba = if command.entry.nsid == NSID && cq != 0 { lba } else { Lba(0) };
+        self.errors.lock().push(command.sq_id, &command.entry, status, lba);
+    }
+
+    /// Posts a completion, for which there is room; whether it was posted.
+    #[inline]
+    fn post(
+        &self,
+        group: &Group,
+        (queue, sq, view): (&mut CompletionQueue, &SubmissionQueue, &View),
+        done: &Done,
+    ) -> bool {
+        let copies = 1 + usize::from(done.duplicate);
+        for copy in 0..copies {
+            if copy > 0 && !group.has_room(queue) {
                 break;
             }
-            let entry = completion(sq, command.entry.cid, result);
-            if post_corrupt(queue, view, command.corrupt, (entry, status)).is_err() {
+            let entry = completion(sq, done.cid, done.result);
+            if post_corrupt(queue, view, done.corrupt, (entry, done.status)).is_err() {
                 self.fail();
                 return false;
             }
@@ -321,21 +364,50 @@ impl Controller {
         true
     }
 
-    /// When the next outstanding command of any group is due; [`NEVER`] when none is.
-    pub(crate) fn next_due_ns(&self) -> u64 {
-        if self.outstanding.load(Ordering::Acquire) == 0 {
-            return NEVER;
+    /// Posts completions that waited for room, as far as there is; whether any was posted.
+    fn post_waiting(&self, cq: usize, queues: &mut Queues) -> bool {
+        let group = &self.groups[cq];
+        let Queues { cq: Some(queue), sqs, view, waiting, .. } = queues else { return false };
+        let mut posted = false;
+        while !waiting.is_empty() && self.running() && group.has_room(queue) {
+            let Some(done) = waiting.pop_front() else { break };
+            let Some(sq) = sqs.iter().find(|sq| sq.id == done.sq_id) else { continue };
+            posted |= self.post(group, (queue, sq, view), &done);
         }
-        self.groups.iter().map(|group| group.due.get()).min().unwrap_or(NEVER)
+        posted
     }
 
-    /// Completes what is due in all groups, and goes on with their queues; whether there was anything.
+    /// When the next outstanding command of any group is due, or something happens in the drive; [`NEVER`] when neither
+    /// will.
+    pub(crate) fn next_due_ns(&self) -> u64 {
+        let held = self.outstanding.load(Ordering::Acquire);
+        if held == 0 {
+            return NEVER;
+        }
+        let in_drive = self.drive.as_ref().map_or(NEVER, |drive| drive.due.get());
+        if held == self.outstanding_least() {
+            return in_drive;
+        }
+        self.groups.iter().map(|group| group.due.get()).min().unwrap_or(NEVER).min(in_drive)
+    }
+
+    /// What [`Controller::outstanding`] is when no command is: a drive counts as one.
+    fn outstanding_least(&self) -> u32 {
+        u32::from(self.drive.is_some())
+    }
+
+    /// Completes what is due in the drive and in all groups, and goes on with their queues; whether there was
+    /// anything.
     pub(crate) fn advance(&self) -> bool {
         if self.outstanding.load(Ordering::Relaxed) == 0 {
             return false;
         }
         let now = self.time.now_ns();
-        let mut any = false;
+        let in_drive = self.drive.as_deref().is_some_and(|drive| self.advance_drive(drive, now));
+        if self.outstanding.load(Ordering::Relaxed) == self.outstanding_least() {
+            return in_drive;
+        }
+        let mut any = in_drive;
         for (cq, group) in self.groups.iter().enumerate() {
             if group.due.get() <= now {
                 any = true;
@@ -343,6 +415,10 @@ impl Controller {
             }
         }
         any
+    }
+
+    fn advance_drive(&self, drive: &Drive, now: u64) -> bool {
+        drive.due.get() <= now && self.work(drive)
     }
 
     /// Completes outstanding Asynchronous Event Requests: with recorded events, and those that were aborted.

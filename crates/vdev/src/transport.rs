@@ -70,7 +70,11 @@ fn serve(device: &Controller, stop: &AtomicBool) {
     let mut arbiter = Arbiter::new();
     while !stop.load(Ordering::Acquire) {
         let seen = device.rung.count();
-        if device.serve(&mut arbiter) {
+        let busy = match &device.drive {
+            Some(drive) => device.serve_drive(drive),
+            None => device.serve(&mut arbiter),
+        };
+        if busy {
             continue;
         }
         let rung = || device.rung.count() != seen;

@@ -5,15 +5,16 @@ mod host;
 
 use host::Host;
 use nvmed_dma::Transport;
+use nvmed_flash::{FixedProfile, Profile};
 use nvmed_nvme::SubmissionEntry;
 use nvmed_sys::Pages;
-use nvmed_vdev::{Clock, ControllerConfig, Latency, Media};
+use nvmed_vdev::{Clock, ControllerConfig, Media};
 use std::sync::Arc;
 
 #[test]
 fn real_time_is_at_least_as_long_and_costs_no_processor() {
-    let latency = Latency { read_ns: 20_000_000, ..Latency::default() };
-    let config = ControllerConfig { clock: Clock::Threaded, latency, ..ControllerConfig::default() };
+    let drive = Some(Profile::fixed(FixedProfile { read_ns: 20_000_000, ..FixedProfile::default() }));
+    let config = ControllerConfig { clock: Clock::Threaded, drive, ..ControllerConfig::default() };
     let mut host = Host::new(config, Media::ram(1 << 20, Pages::Base).unwrap());
     let device = Arc::clone(&host.device);
     let cpu = || {

@@ -5,12 +5,11 @@ use nvmed_engine::{
     Completion, Engine, EngineError, Operation, QUEUE_DEPTH_MAX, QueueFault, QueueOptions, QueuePair,
     Request, Segment, SubmitError, Waited,
 };
+use nvmed_flash::{FixedProfile, Profile, Rate};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{DeviceAddress, Lba};
-use nvmed_vdev::{
-    Clock, Controller, ControllerConfig, FaultAction, FaultPlan, FaultRule, InProcess, Latency, Media,
-};
+use nvmed_vdev::{Clock, Controller, ControllerConfig, FaultAction, FaultPlan, FaultRule, InProcess, Media};
 use std::sync::Arc;
 
 const DEPTH: usize = QUEUE_DEPTH_MAX as usize;
@@ -21,7 +20,8 @@ const PAGE_BYTES: usize = 4096;
 const BLOCKS: u32 = 10;
 const DEVICE_BYTES: u64 = 16 << 20;
 
-const SLOW: Latency = Latency { read_ns: 100_000, write_ns: 0, bytes_per_s: 0 };
+const SLOW: Option<FixedProfile> =
+    Some(FixedProfile { read_ns: 100_000, write_ns: 0, link: Rate::UNLIMITED });
 
 /// A controller whose block n holds n in each of its words, and memory for a full queue.
 struct Bench {
@@ -115,19 +115,16 @@ impl Bench {
     }
 }
 
-fn config(clock: Clock, latency: Latency) -> ControllerConfig {
-    ControllerConfig { clock, latency, ..ControllerConfig::default() }
+fn config(clock: Clock, fixed: Option<FixedProfile>) -> ControllerConfig {
+    ControllerConfig { clock, drive: fixed.map(Profile::fixed), ..ControllerConfig::default() }
 }
 
 #[test]
 fn a_full_queue_of_16384_entries_completes_each_command_once_and_with_its_data() {
-    for (clock, latency) in [
-        (Clock::Inline, Latency::default()),
-        (Clock::Threaded, Latency::default()),
-        (Clock::Threaded, SLOW),
-        (Clock::Virtual, SLOW),
-    ] {
-        let bench = Bench::new(config(clock, latency));
+    for (clock, fixed) in
+        [(Clock::Inline, None), (Clock::Threaded, None), (Clock::Threaded, SLOW), (Clock::Virtual, SLOW)]
+    {
+        let bench = Bench::new(config(clock, fixed));
         assert_eq!(bench.engine.geometry().queue_depth_max, 16_383, "CAP.MQES is 16,383");
         let mut pair = bench.engine.queue(QueueOptions::depth(16_383)).unwrap();
         // More rounds than an identifier of this depth has uses: both rings wrap, and identifiers come again.

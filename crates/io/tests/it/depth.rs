@@ -2,20 +2,19 @@
 
 use nvmed_engine::Segment;
 use nvmed_engine::nvme::NvmeEngine;
+use nvmed_flash::{FixedProfile, Profile, Rate};
 use nvmed_io::{
     Binding, Device, DeviceOptions, Handle, HandleSettings, OnReset, Operation, QueueSettings, Request,
     Scheduler, SubmitError, Ticket,
 };
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{DeviceAddress, Lba};
-use nvmed_vdev::{
-    Clock, Controller, ControllerConfig, FaultAction, FaultPlan, FaultRule, InProcess, Latency, Media,
-};
+use nvmed_vdev::{Clock, Controller, ControllerConfig, FaultAction, FaultPlan, FaultRule, InProcess, Media};
 use std::sync::Arc;
 
 const DEPTH: usize = nvmed_engine::QUEUE_DEPTH_MAX as usize;
 const LBA_BYTES: usize = 512;
-const LATENCY: Latency = Latency { read_ns: 100_000, write_ns: 100_000, bytes_per_s: 0 };
+const LATENCY: FixedProfile = FixedProfile { read_ns: 100_000, write_ns: 100_000, link: Rate::UNLIMITED };
 
 struct Rig {
     plan: FaultPlan,
@@ -28,8 +27,8 @@ struct Rig {
 
 fn rig(clock: Clock, on_reset: OnReset, scheduler: Scheduler) -> Rig {
     let plan = FaultPlan::default();
-    let config =
-        ControllerConfig { clock, latency: LATENCY, faults: plan.clone(), ..ControllerConfig::default() };
+    let drive = Some(Profile::fixed(LATENCY));
+    let config = ControllerConfig { clock, drive, faults: plan.clone(), ..ControllerConfig::default() };
     let media = Media::ram((DEPTH + 1) as u64 * LBA_BYTES as u64, Pages::Base).unwrap();
     let engine = NvmeEngine::open(Arc::new(InProcess::new(Controller::new(config, media)).unwrap())).unwrap();
     let device = Device::open(Arc::new(engine), DeviceOptions { queues: 1, depth: u16::MAX }).unwrap();

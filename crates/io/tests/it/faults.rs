@@ -3,6 +3,7 @@
 
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_engine::{QueueFault, Segment};
+use nvmed_flash::{FixedProfile, Profile, Rate};
 use nvmed_io::{
     Binding, Completions, Device, DeviceOptions, Handle, HandleSettings, IoError, OnReset, Operation,
     Request, Scheduler,
@@ -10,8 +11,7 @@ use nvmed_io::{
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::Lba;
 use nvmed_vdev::{
-    Clock, Controller, ControllerConfig, Corrupt, FaultAction, FaultPlan, FaultRule, InProcess, Latency,
-    Media,
+    Clock, Controller, ControllerConfig, Corrupt, FaultAction, FaultPlan, FaultRule, InProcess, Media,
 };
 use std::sync::Arc;
 
@@ -29,10 +29,10 @@ struct Rig {
 
 fn rig(completion: Completions, on_reset: OnReset, scheduler: Scheduler) -> Rig {
     let plan = FaultPlan::default();
-    let latency = Latency { read_ns: 20_000, write_ns: 20_000, bytes_per_s: 0 };
+    let fixed = FixedProfile { read_ns: 20_000, write_ns: 20_000, link: Rate::UNLIMITED };
     let config = ControllerConfig {
         clock: Clock::Virtual,
-        latency,
+        drive: Some(Profile::fixed(fixed)),
         faults: plan.clone(),
         ..ControllerConfig::default()
     };

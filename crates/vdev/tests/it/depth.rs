@@ -2,10 +2,11 @@
 
 use crate::host::{DATA, Host};
 use nvmed_dma::Transport;
+use nvmed_flash::{FixedProfile, Profile};
 use nvmed_nvme::{CompletionEntry, Status, SubmissionEntry, register};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{DeviceAddress, QueueId};
-use nvmed_vdev::{Clock, ControllerConfig, Latency, Media, QUEUE_ENTRIES_MAX};
+use nvmed_vdev::{Clock, ControllerConfig, Media, QUEUE_ENTRIES_MAX};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::{FromBytes, IntoBytes};
@@ -41,8 +42,8 @@ fn create(opcode: u8, at: u64, entries: usize, cdw11: u32) -> SubmissionEntry {
 }
 
 impl Long {
-    fn new(clock: Clock, latency: Latency) -> Self {
-        let config = ControllerConfig { clock, latency, ..ControllerConfig::default() };
+    fn new(clock: Clock, drive: Option<Profile>) -> Self {
+        let config = ControllerConfig { clock, drive, ..ControllerConfig::default() };
         let mut host = Host::new(config, Media::ram((ENTRIES * LBA_BYTES) as u64, Pages::Base).unwrap());
         let sq: Vec<_> = (0..4).map(|_| memory(RANGE_BYTES)).collect();
         let (cq, buffers) = (memory(RANGE_BYTES), memory(ENTRIES * LBA_BYTES));
@@ -127,14 +128,11 @@ impl Long {
 
 #[test]
 fn a_full_queue_in_several_ranges_completes_each_command_once_and_with_its_data() {
-    let slow = Latency { read_ns: 100_000, write_ns: 0, bytes_per_s: 0 };
-    for (clock, latency) in [
-        (Clock::Inline, Latency::default()),
-        (Clock::Threaded, Latency::default()),
-        (Clock::Threaded, slow),
-        (Clock::Virtual, slow),
-    ] {
-        let mut long = Long::new(clock, latency);
+    let slow = || Some(Profile::fixed(FixedProfile { read_ns: 100_000, ..FixedProfile::default() }));
+    for (clock, drive) in
+        [(Clock::Inline, None), (Clock::Threaded, None), (Clock::Threaded, slow()), (Clock::Virtual, slow())]
+    {
+        let mut long = Long::new(clock, drive);
         // Twice and more: both queues wrap.
         for round in 0..3 {
             long.submit(round);

@@ -2,9 +2,10 @@
 
 use crate::host::{DATA, Host};
 use nvmed_dma::{Transport, Waited};
+use nvmed_flash::{FixedProfile, Profile};
 use nvmed_nvme::{Status, SubmissionEntry, register};
 use nvmed_sys::Pages;
-use nvmed_vdev::{Clock, Controller, ControllerConfig, FaultPlan, Latency, Media};
+use nvmed_vdev::{Clock, Controller, ControllerConfig, FaultPlan, Media};
 use std::sync::Arc;
 
 const CLOCKS: [Clock; 3] = [Clock::Inline, Clock::Threaded, Clock::Virtual];
@@ -273,8 +274,8 @@ fn a_deleted_queue_leaves_nothing_behind() {
 #[test]
 fn held_commands_wait_for_room() {
     for clock in CLOCKS {
-        let latency = Latency { read_ns: 50_000, ..Latency::default() };
-        let config = ControllerConfig { clock, latency, ..ControllerConfig::default() };
+        let drive = Some(Profile::fixed(FixedProfile { read_ns: 50_000, ..FixedProfile::default() }));
+        let config = ControllerConfig { clock, drive, ..ControllerConfig::default() };
         let mut host = Host::new(config, ram());
         let mut done = Vec::new();
         for cid in 0..14 {

@@ -2,10 +2,11 @@
 
 use crate::host::{DATA, Host, MEMORY};
 use nvmed_dma::Transport;
+use nvmed_flash::{FixedProfile, Profile};
 use nvmed_nvme::{SubmissionEntry, register};
 use nvmed_sys::Pages;
 use nvmed_units::QueueId;
-use nvmed_vdev::{Clock, ControllerConfig, FaultPlan, FileOptions, Flush, Latency, Media};
+use nvmed_vdev::{Clock, ControllerConfig, FaultPlan, FileOptions, Flush, Media};
 use proptest::prelude::*;
 use zerocopy::FromBytes;
 
@@ -96,6 +97,12 @@ fn medium(kind: usize) -> Media {
     }
 }
 
+/// None, one that takes any number of commands, and one that takes two.
+fn drives() -> Vec<Option<Profile>> {
+    let fixed = Profile::fixed(FixedProfile { read_ns: 3000, ..FixedProfile::default() });
+    vec![None, None, Some(fixed.clone()), Some(Profile { commands: 2, ..fixed })]
+}
+
 fn apply(host: &mut Host, step: Step, sound: bool) {
     match step {
         Step::Property(at, value) => host.device.write32(at, value),
@@ -143,14 +150,13 @@ proptest! {
         kind in 0usize..4,
         clock in prop::sample::select(vec![Clock::Inline, Clock::Inline, Clock::Virtual, Clock::Threaded]),
         rules in prop::collection::vec(prop::sample::select(RULES.to_vec()), 0..4),
-        read_ns in prop::sample::select(vec![0, 0, 3000]),
+        drive in prop::sample::select(drives()),
         large in any::<bool>(),
     ) {
         let faults = FaultPlan::parse(&rules.join(";")).unwrap();
-        let latency = Latency { read_ns, ..Latency::default() };
         let lba_bytes = if large { 4096 } else { 512 };
         let plan = faults.clone();
-        let config = ControllerConfig { clock, lba_bytes, latency, faults: plan, ..ControllerConfig::default() };
+        let config = ControllerConfig { clock, lba_bytes, drive, faults: plan, ..ControllerConfig::default() };
         let mut host = Host::new(config, medium(kind));
         for step in steps {
             apply(&mut host, step, rules.is_empty());

@@ -2,13 +2,15 @@
 
 use crate::host::Host;
 use nvmed_dma::{Transport, Waited};
+use nvmed_flash::{FixedProfile, Profile, Rate};
 use nvmed_nvme::SubmissionEntry;
 use nvmed_sys::Pages;
-use nvmed_vdev::{Clock, ControllerConfig, Latency, Media, VIRTUAL_LOOK_NS};
+use nvmed_vdev::{Clock, ControllerConfig, Media, VIRTUAL_LOOK_NS};
 use std::sync::Arc;
 
-fn host(clock: Clock, latency: Latency) -> Host {
-    let config = ControllerConfig { clock, latency, ..ControllerConfig::default() };
+fn host(clock: Clock, fixed: FixedProfile) -> Host {
+    let drive = Some(Profile::fixed(fixed));
+    let config = ControllerConfig { clock, drive, ..ControllerConfig::default() };
     Host::new(config, Media::ram(1 << 20, Pages::Base).unwrap())
 }
 
@@ -18,7 +20,8 @@ fn read(host: &Host, cid: u16) -> SubmissionEntry {
 
 #[test]
 fn simulated_time_passes_by_looks_and_by_waits() {
-    let mut host = host(Clock::Virtual, Latency { read_ns: 50_000, write_ns: 7_000, bytes_per_s: 0 });
+    let mut host =
+        host(Clock::Virtual, FixedProfile { read_ns: 50_000, write_ns: 7_000, link: Rate::UNLIMITED });
     let device = Arc::clone(&host.device);
     let begin = device.now_ns();
     assert_eq!(device.now_ns() - begin, VIRTUAL_LOOK_NS);
@@ -46,7 +49,7 @@ fn simulated_time_passes_by_looks_and_by_waits() {
 #[test]
 fn the_same_calls_take_the_same_simulated_time() {
     let times = |_| {
-        let latency = Latency { read_ns: 10_000, write_ns: 20_000, bytes_per_s: 1 << 30 };
+        let latency = FixedProfile { read_ns: 10_000, write_ns: 20_000, link: Rate::per_second(1 << 30) };
         let mut host = host(Clock::Virtual, latency);
         let device = Arc::clone(&host.device);
         let mut times = Vec::new();
@@ -63,7 +66,10 @@ fn the_same_calls_take_the_same_simulated_time() {
 #[test]
 fn commands_overlap_and_share_the_bandwidth() {
     // 4096 bytes at 4.096 GB/s pass in a microsecond.
-    let mut host = host(Clock::Virtual, Latency { read_ns: 10_000, write_ns: 0, bytes_per_s: 4_096_000_000 });
+    let mut host = host(
+        Clock::Virtual,
+        FixedProfile { read_ns: 10_000, write_ns: 0, link: Rate::per_second(4_096_000_000) },
+    );
     let device = Arc::clone(&host.device);
     for cid in 0..4 {
         host.place(1, read(&host, cid));
@@ -84,6 +90,6 @@ fn commands_overlap_and_share_the_bandwidth() {
 
 #[test]
 fn an_inline_controller_completes_in_the_call_after_the_time() {
-    let mut host = host(Clock::Inline, Latency { read_ns: 2_000_000, ..Latency::default() });
+    let mut host = host(Clock::Inline, FixedProfile { read_ns: 2_000_000, ..FixedProfile::default() });
     assert!(host.io(read(&host, 1)).status().is_success());
 }

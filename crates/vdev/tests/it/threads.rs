@@ -3,9 +3,10 @@
 use crate::host::{DATA, Host, Ring};
 use nvmed_dice::Dice;
 use nvmed_dma::Transport;
+use nvmed_flash::{FixedProfile, Profile, Rate};
 use nvmed_nvme::SubmissionEntry;
 use nvmed_sys::Pages;
-use nvmed_vdev::{Clock, ControllerConfig, FaultPlan, FileOptions, Flush, Latency, Media};
+use nvmed_vdev::{Clock, ControllerConfig, FaultPlan, FileOptions, Flush, Media};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Pages of the device; they lie in turns in the threads' care, so that threads meet in every chunk.
@@ -63,9 +64,10 @@ fn work(ring: &mut Ring, thread: u64) {
     }
 }
 
-fn stress(clock: Clock, kind: usize, latency: Latency) {
-    let faults = FaultPlan::parse(if latency.read_ns > 0 { "delay:us=40,every=9" } else { "" }).unwrap();
-    let config = ControllerConfig { lba_bytes: 4096, clock, latency, faults, ..ControllerConfig::default() };
+fn stress(clock: Clock, kind: usize, fixed: FixedProfile) {
+    let faults = FaultPlan::parse(if fixed.read_ns > 0 { "delay:us=40,every=9" } else { "" }).unwrap();
+    let drive = (fixed != FixedProfile::default()).then(|| Profile::fixed(fixed));
+    let config = ControllerConfig { lba_bytes: 4096, clock, drive, faults, ..ControllerConfig::default() };
     let mut host = Host::new(config, media(kind));
     let rings: Vec<Ring> = (0..THREADS).map(|thread| host.open(2 + thread as u16)).collect();
     let done = AtomicBool::new(false);
@@ -107,20 +109,20 @@ fn stress(clock: Clock, kind: usize, latency: Latency) {
 #[test]
 fn threads_keep_their_pages_on_every_medium() {
     for kind in 0..3 {
-        stress(Clock::Inline, kind, Latency::default());
+        stress(Clock::Inline, kind, FixedProfile::default());
     }
 }
 
 #[test]
 fn one_device_thread_serves_many() {
     for kind in 0..3 {
-        stress(Clock::Threaded, kind, Latency::default());
+        stress(Clock::Threaded, kind, FixedProfile::default());
     }
 }
 
 #[test]
 fn slow_media_serve_many() {
-    let latency = Latency { read_ns: 9000, write_ns: 3000, bytes_per_s: 4 << 30 };
+    let latency = FixedProfile { read_ns: 9000, write_ns: 3000, link: Rate::per_second(4 << 30) };
     for clock in [Clock::Inline, Clock::Threaded, Clock::Virtual] {
         stress(clock, 0, latency);
     }

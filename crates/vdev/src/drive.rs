@@ -1,0 +1,152 @@
+//! A drive whose commands take time, and what the controller knows of the commands in it.
+//!
+//! Commands stay in their submission queues until the drive takes them; whose is next, the arbiter says. One lock is
+//! around all of it: [`Drive::state`], which comes after group 0's lock (an Abort holds that) and before any other
+//! group's. A shift of work ([`crate::shift`]) holds it, and one group's lock at a time.
+
+use crate::arbiter::Arbiter;
+use crate::controller::Controller;
+use crate::group::Due;
+use crate::outstanding::OutstandingCommand;
+use crate::recorder::{Arrival, Recorder};
+use nvmed_flash::{Flash, Profile};
+use nvmed_sys::sync::{Mutex, MutexGuard};
+
+/// Doorbells that wait for the device thread, at most: 64 queues, each rung 64 times before the thread wakes up. Who
+/// rings when there are so many does the thread's work himself.
+const RUNGS_MAX: usize = 4096;
+
+/// A tail doorbell that was rung.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rung {
+    /// When: its commands arrive then, not when the device thread looks.
+    pub time_ns: u64,
+    pub queue: u16,
+    pub tail: u16,
+}
+
+/// A command in the drive.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// It completes when it is due. Otherwise it has ended before, and the drive goes on with it for itself.
+    pub live: bool,
+    pub cq: u16,
+    /// A fault lets it wait so long after the drive's time; [`crate::time::NEVER`]: for ever.
+    pub delay_ns: u64,
+    /// A fault lets it wait for ever, and yet it takes effect.
+    pub executed: bool,
+    pub command: OutstandingCommand,
+}
+
+/// What the drive's lock guards.
+#[derive(Debug)]
+pub(crate) struct DriveState {
+    pub flash: Flash,
+    pub arbiter: Arbiter,
+    /// Commands in the drive, by ticket. Grows to what was there at once; its memory is reserved.
+    pub slots: Vec<Slot>,
+    /// Doorbells that are being served: the other one of two buffers.
+    pub rungs: Vec<Rung>,
+    pub recorder: Option<Box<Recorder>>,
+}
+
+/// A drive.
+#[derive(Debug)]
+pub(crate) struct Drive {
+    pub state: Mutex<DriveState>,
+    /// When something happens next in it.
+    pub due: Due,
+    /// Doorbells that the device thread has not seen, in the order of their times.
+    rungs: Mutex<Vec<Rung>>,
+}
+
+impl Drive {
+    /// # Panics
+    /// The profile describes no drive: who assembles has checked it.
+    pub fn new(profile: &Profile) -> Self {
+        let flash = Flash::new(profile).expect("the profile was checked");
+        let state = DriveState {
+            flash,
+            arbiter: Arbiter::new(),
+            slots: Vec::with_capacity(profile.commands as usize),
+            rungs: Vec::with_capacity(RUNGS_MAX),
+            recorder: None,
+        };
+        Self {
+            state: Mutex::new(state),
+            due: Due::default(),
+            rungs: Mutex::new(Vec::with_capacity(RUNGS_MAX)),
+        }
+    }
+
+    /// Leaves a doorbell to the device thread, with the time that `now` says; whether there was room. Times are in
+    /// the order of the list, since they are read under its lock.
+    pub fn leave(&self, queue: u16, tail: u16, now: impl Fn() -> u64) -> bool {
+        let mut rungs = self.rungs.lock();
+        if rungs.len() == RUNGS_MAX {
+            return false;
+        }
+        rungs.push(Rung { time_ns: now(), queue, tail });
+        true
+    }
+
+    /// Takes the doorbells that were left, for the empty list `other`. Answers the time that `now` says, which is after
+    /// all of theirs and before those of all that will be left.
+    pub fn take(&self, other: &mut Vec<Rung>, now: impl Fn() -> u64) -> u64 {
+        let mut rungs = self.rungs.lock();
+        std::mem::swap(&mut *rungs, other);
+        now()
+    }
+
+    /// Forgets all doorbells.
+    pub fn clear(&self) {
+        self.rungs.lock().clear();
+    }
+
+    /// Forgets what is under way, for a reset, and keeps everything as it is until the lock is given back.
+    pub fn stop(&self) -> MutexGuard<'_, DriveState> {
+        let mut state = self.state.lock();
+        self.clear();
+        state.arbiter = Arbiter::new();
+        state.slots.iter_mut().for_each(|slot| slot.live = false);
+        state
+    }
+}
+
+impl DriveState {
+    /// Takes a command out before it is due, and lets the drive go on with it for itself: it may have used a page.
+    /// `None` when it is not there.
+    pub fn end(&mut self, queue: u16, cid: u16) -> Option<OutstandingCommand> {
+        let wanted =
+            |slot: &&mut Slot| slot.live && slot.command.sq_id == queue && slot.command.entry.cid == cid;
+        let slot = self.slots.iter_mut().find(wanted)?;
+        slot.live = false;
+        Some(slot.command.clone())
+    }
+
+    /// As [`Self::end`], of all commands of a queue, in the order of their tickets; and those that are not there yet
+    /// never come.
+    pub(crate) fn end_queue(&mut self, queue: u16, mut each: impl FnMut(OutstandingCommand)) {
+        self.arbiter.remove(queue);
+        for slot in self.slots.iter_mut().filter(|slot| slot.live && slot.command.sq_id == queue) {
+            slot.live = false;
+            each(slot.command.clone());
+        }
+    }
+}
+
+impl Controller {
+    /// Begins to write down what arrives at the drive, anew; nothing if there is no drive.
+    pub fn record_arrivals(&self) {
+        if let Some(drive) = &self.drive {
+            drive.state.lock().recorder = Some(Box::default());
+        }
+    }
+
+    /// Ends [`Self::record_arrivals`]: what has arrived since, in the order of arrival.
+    #[must_use]
+    pub fn recorded_arrivals(&self) -> Vec<Arrival> {
+        let recorder = self.drive.as_ref().and_then(|drive| drive.state.lock().recorder.take());
+        recorder.map(|recorder| recorder.into_arrivals()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,360 @@
+//! A shift of work at a drive: in the order of their times, doorbells let commands arrive, and commands complete.
+//!
+//! Whatever happens until *t* happens before what arrives at *t*, and a command for which a completion makes room
+//! arrives at that completion's time. So the times of all completions follow from the doorbells and their times, and
+//! not from when, how often, or by whom shifts are worked.
+
+use crate::arbiter::{Turn, URGENT, Weights};
+use crate::config::Clock;
+use crate::controller::Controller;
+use crate::drive::{Drive, DriveState, Rung, Slot};
+use crate::fault::Verdict;
+use crate::group::Queues;
+use crate::outstanding::{HELD_MAX, OutstandingCommand, Work};
+use crate::time::NEVER;
+use nvmed_flash::{Completion, Ticket};
+use nvmed_nvme::{AsyncEvent, Status, SubmissionEntry};
+use nvmed_sys::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+
+/// Somebody at work: he holds the drive's lock, and that of the group that he is at.
+pub(crate) struct Shift<'a> {
+    controller: &'a Controller,
+    drive: &'a Drive,
+    state: MutexGuard<'a, DriveState>,
+    group: Option<(usize, MutexGuard<'a, Queues>)>,
+    /// Completions were posted to the group's queue, and its host is not told yet.
+    posted: bool,
+    weights: Option<Weights>,
+    /// A doorbell of no queue was rung; one with no entry of its queue was. Told when all locks are given back.
+    no_queue: bool,
+    no_entry: bool,
+}
+
+impl Controller {
+    fn shift<'a>(&'a self, drive: &'a Drive) -> Shift<'a> {
+        Shift {
+            controller: self,
+            drive,
+            state: drive.state.lock(),
+            group: None,
+            posted: false,
+            weights: None,
+            no_queue: false,
+            no_entry: false,
+        }
+    }
+
+    /// A tail doorbell of an I/O queue.
+    pub(crate) fn drive_doorbell(&self, drive: &Drive, queue: usize, value: u32) {
+        let (queue, tail) = (queue as u16, value as u16);
+        if self.config.clock == Clock::Threaded {
+            while !drive.leave(queue, tail, || self.time.now_ns()) {
+                self.work(drive);
+            }
+            return self.rung.ring();
+        }
+        let mut shift = self.shift(drive);
+        let (time_ns, _) = shift.catch_up();
+        shift.ring(Rung { time_ns, queue, tail });
+        shift.end();
+    }
+
+    /// Serves the doorbells that were left, and completes what is due; whether there was anything.
+    pub(crate) fn work(&self, drive: &Drive) -> bool {
+        let mut shift = self.shift(drive);
+        let (_, any) = shift.catch_up();
+        shift.end();
+        any
+    }
+
+    /// Goes on with a completion queue that may have room again, and whose submission queues may have waited for that.
+    #[cold]
+    pub(crate) fn resume_drive(&self, drive: &Drive, cq: usize) {
+        let mut shift = self.shift(drive);
+        let (now, _) = shift.catch_up();
+        // The queues' own round: first what has waited for room, then new commands.
+        let weighted = self.weighted();
+        let (state, queues) = shift.enter(cq);
+        self.complete_due(cq, queues);
+        for sq in queues.sqs.iter().filter(|sq| sq.head != sq.tail) {
+            state.arbiter.push(sq.id, if weighted { sq.class } else { URGENT });
+        }
+        shift.fetch(now);
+        shift.end();
+    }
+}
+
+impl<'a> Shift<'a> {
+    /// Goes to a group.
+    #[inline]
+    fn enter(&mut self, cq: usize) -> (&mut DriveState, &mut Queues) {
+        if self.group.as_ref().is_none_or(|(at, _)| *at != cq) {
+            self.leave();
+            let controller = self.controller;
+            let mut queues = controller.groups[cq].queues.lock();
+            queues.refresh(&controller.space);
+            self.group = Some((cq, queues));
+        }
+        let (_, queues) = self.group.as_mut().expect("entered above");
+        (&mut self.state, queues)
+    }
+
+    /// Leaves the group: tells its host what was posted, and everybody what a fault holds back there.
+    #[inline]
+    fn leave(&mut self) {
+        let Some((cq, mut queues)) = self.group.take() else { return };
+        if std::mem::take(&mut self.posted)
+            && let Some(queue) = &queues.cq
+        {
+            self.controller.interrupt(queue);
+        }
+        if !queues.outstanding.is_empty() {
+            self.controller.complete_due(cq, &mut queues);
+        }
+    }
+
+    /// Gives all locks back, and tells the host what was wrong.
+    fn end(mut self) {
+        self.leave();
+        // Last: until here whoever waits in simulated time finds something due, and lets no time pass.
+        self.drive.due.set(self.state.flash.next_due());
+        let Self { controller, state, no_queue, no_entry, .. } = self;
+        drop(state);
+        if no_queue {
+            controller.event(AsyncEvent::INVALID_DOORBELL_REGISTER);
+        }
+        if no_entry {
+            controller.event(AsyncEvent::INVALID_DOORBELL_VALUE);
+        }
+    }
+
+    /// Lets everything happen that was to happen until now: which time that is, and whether there was anything.
+    #[inline]
+    fn catch_up(&mut self) -> (u64, bool) {
+        let now = || self.controller.time.now_ns();
+        if self.controller.config.clock != Clock::Threaded {
+            let now = now();
+            return (now, self.pass_until(now));
+        }
+        let mut rungs = std::mem::take(&mut self.state.rungs);
+        let now = self.drive.take(&mut rungs, now);
+        let mut any = !rungs.is_empty();
+        for &rung in &rungs {
+            self.pass_until(rung.time_ns);
+            self.ring(rung);
+        }
+        rungs.clear();
+        self.state.rungs = rungs;
+        any |= self.pass_until(now);
+        (now, any)
+    }
+
+    /// Lets everything happen that is due until then; whether there was anything.
+    fn pass_until(&mut self, time_ns: u64) -> bool {
+        let mut any = false;
+        while self.state.flash.next_due() <= time_ns {
+            any = true;
+            if let Some(done) = self.state.flash.advance(time_ns) {
+                self.complete(done);
+                if !self.state.arbiter.is_empty() {
+                    self.fetch(done.time);
+                }
+            }
+        }
+        any
+    }
+
+    /// A queue has a new tail; its commands arrive as far as the drive takes them.
+    fn ring(&mut self, rung: Rung) {
+        let controller = self.controller;
+        let route =
+            controller.routes.get(usize::from(rung.queue)).map_or(0, |route| route.load(Ordering::Acquire));
+        let Some(cq) = (route as usize).checked_sub(1) else {
+            self.no_queue = true;
+            return;
+        };
+        let (state, queues) = self.enter(cq);
+        let Some(sq) = queues.sqs.iter_mut().find(|sq| sq.id == rung.queue) else { return };
+        if rung.tail >= sq.entries {
+            self.no_entry = true;
+            return;
+        }
+        sq.tail = rung.tail;
+        if sq.head != sq.tail {
+            let class = if controller.weighted() { sq.class } else { URGENT };
+            state.arbiter.push(rung.queue, class);
+        }
+        self.fetch(rung.time_ns);
+        if controller.config.clock == Clock::Inline {
+            // Who waits for an interrupt has to learn until when.
+            let (_, queues) = self.enter(cq);
+            if let Some(vector) = queues.cq.as_ref().and_then(|cq| cq.vector) {
+                controller.bells[usize::from(vector)].nudge();
+            }
+        }
+    }
+
+    /// Lets commands arrive, as many as the drive takes.
+    fn fetch(&mut self, time_ns: u64) {
+        while self.state.flash.takes() && !self.state.arbiter.is_empty() {
+            let weights = if self.state.arbiter.is_alone() { Weights::ALONE } else { self.weights() };
+            let Some(turn) = self.state.arbiter.next(weights) else { return };
+            let (taken, more) = self.turn(turn, time_ns);
+            self.state.arbiter.took(turn.class, taken);
+            if more {
+                self.state.arbiter.push(turn.queue, turn.class);
+            }
+        }
+    }
+
+    fn weights(&mut self) -> Weights {
+        *self.weights.get_or_insert_with(|| self.controller.weights())
+    }
+
+    /// A turn of a queue: how many commands it took, and whether it has more. One that took none although it had some
+    /// waits for its completion queue, whose head doorbell brings it back.
+    fn turn(&mut self, turn: Turn, time_ns: u64) -> (u32, bool) {
+        let controller = self.controller;
+        let route = controller.routes[usize::from(turn.queue)].load(Ordering::Acquire);
+        let Some(cq) = (route as usize).checked_sub(1) else { return (0, false) };
+        let (state, queues) = self.enter(cq);
+        let Some(index) = queues.sqs.iter().position(|sq| sq.id == turn.queue) else { return (0, false) };
+        let mut taken = 0;
+        let mut posted = false;
+        while taken < turn.limit && state.flash.takes() && controller.may_fetch(cq, queues) {
+            let Queues { sqs, view, .. } = queues;
+            let entry = match sqs[index].fetch(view) {
+                None => break,
+                Some(Ok(entry)) => entry,
+                Some(Err(_)) => {
+                    controller.fail();
+                    break;
+                }
+            };
+            taken += 1;
+            posted |= controller.arrive((&mut *state, queues), (cq, turn.queue), &entry, time_ns);
+        }
+        let sq = &queues.sqs[index];
+        let more = taken > 0 && sq.head != sq.tail;
+        self.posted |= posted;
+        (taken, more)
+    }
+
+    /// A command is due: it is executed and its completion posted, if it has not ended before.
+    #[inline]
+    fn complete(&mut self, done: Completion) {
+        let controller = self.controller;
+        if let Some(recorder) = &mut self.state.recorder {
+            recorder.due(done.time, done.ticket);
+        }
+        let Some(slot) = self.state.slots.get_mut(done.ticket.0 as usize) else { return };
+        if !std::mem::take(&mut slot.live) {
+            return;
+        }
+        let cq = usize::from(slot.cq);
+        let (state, queues) = self.enter(cq);
+        let slot = &state.slots[done.ticket.0 as usize];
+        if !controller.running() {
+            return;
+        }
+        if done.refused {
+            self.posted |= controller.refuse(cq, queues, slot);
+            return;
+        }
+        if slot.delay_ns > 0 {
+            return controller.hold_back(cq, queues, slot, done.time);
+        }
+        let posted = controller.finish(cq, queues, &slot.command);
+        self.posted |= posted;
+    }
+}
+
+impl Controller {
+    /// Whether a group's commands may be fetched: the controller works, and not too many of them wait for room or for
+    /// the end of a fault.
+    #[inline]
+    fn may_fetch(&self, cq: usize, queues: &Queues) -> bool {
+        if queues.waiting.len() + queues.outstanding.len() >= HELD_MAX {
+            // The next head doorbell brings the queue back.
+            self.groups[cq].blocked.store(true, Ordering::SeqCst);
+            return false;
+        }
+        self.running() && self.status().cfs() == 0
+    }
+
+    /// A command was fetched: it arrives at the drive, or completes at once if it has nothing to do there. Answers
+    /// whether a completion was posted.
+    fn arrive(
+        &self,
+        (state, queues): (&mut DriveState, &mut Queues),
+        (cq, sq_id): (usize, u16),
+        entry: &SubmissionEntry,
+        time_ns: u64,
+    ) -> bool {
+        let armed = self.config.faults.armed();
+        let verdict = if armed { self.config.faults.judge(sq_id, entry) } else { Verdict::default() };
+        let command = OutstandingCommand {
+            sq_id,
+            entry: *entry,
+            work: verdict.fail.map_or(Work::Execute, |(status, lba)| Work::Fail(status, lba)),
+            corrupt: verdict.corrupt,
+            duplicate: verdict.duplicate,
+        };
+        let lost = verdict.dropped.is_some() || verdict.ends.is_some();
+        let delay_ns = if lost { NEVER } else { verdict.delay_ns };
+        let slot =
+            Slot { live: true, cq: cq as u16, delay_ns, executed: verdict.dropped == Some(true), command };
+        let Some(wanted) = self.drive_command(&queues.view, entry) else {
+            if delay_ns > 0 {
+                self.hold_back(cq, queues, &slot, time_ns);
+                self.end_by(&verdict);
+                return false;
+            }
+            return self.finish(cq, queues, &slot.command);
+        };
+        let ticket = state.flash.arrive(time_ns, &wanted);
+        if let Some(recorder) = &mut state.recorder {
+            recorder.arrived(state.flash.now(), wanted, ticket);
+        }
+        let Ticket(at) = ticket;
+        match state.slots.get_mut(at as usize) {
+            Some(place) => *place = slot,
+            None => state.grow(at as usize, slot),
+        }
+        self.end_by(&verdict);
+        false
+    }
+
+    /// The drive has become read-only, and did not make this write.
+    #[cold]
+    fn refuse(&self, cq: usize, queues: &mut Queues, slot: &Slot) -> bool {
+        let work = Work::Fail(Status::WRITE_PROTECTED.do_not_retry(), slot.command.entry.lba());
+        self.finish(cq, queues, &OutstandingCommand { work, ..slot.command.clone() })
+    }
+
+    /// A fault lets a command that is due wait longer, perhaps for ever.
+    #[cold]
+    fn hold_back(&self, cq: usize, queues: &mut Queues, slot: &Slot, time_ns: u64) {
+        if slot.executed {
+            // The host may see what the command did, and never its completion.
+            let _ = self.execute(cq, queues, &slot.command);
+        }
+        let due =
+            if slot.delay_ns == NEVER { NEVER } else { time_ns.saturating_add(slot.delay_ns).min(NEVER - 1) };
+        queues.outstanding.push(due, slot.command.clone());
+        self.outstanding.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl DriveState {
+    /// Puts a command where no ticket has led yet.
+    #[cold]
+    fn grow(&mut self, at: usize, slot: Slot) {
+        debug_assert!(at < self.slots.capacity(), "a ticket is below the profile's number of commands");
+        while self.slots.len() < at {
+            self.slots.push(Slot { live: false, command: slot.command.clone(), ..slot });
+        }
+        self.slots.push(slot);
+    }
+}
