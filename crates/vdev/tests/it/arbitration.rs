@@ -2,6 +2,7 @@
 
 use crate::host::Host;
 use nvmed_dma::{Transport, Waited};
+use nvmed_flash::{FixedProfile, Profile};
 use nvmed_nvme::{SubmissionEntry, register};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::QueueId;
@@ -88,7 +89,10 @@ impl Classes {
 
 fn host(faults: &str, weighted: bool) -> Host {
     let faults = FaultPlan::parse(faults).unwrap();
-    let config = ControllerConfig { clock: Clock::Threaded, faults, ..ControllerConfig::default() };
+    enabled(ControllerConfig { clock: Clock::Threaded, faults, ..ControllerConfig::default() }, weighted)
+}
+
+fn enabled(config: ControllerConfig, weighted: bool) -> Host {
     let mut host = Host::disabled(config, Media::null(1 << 20).unwrap());
     assert_eq!(host.device.read64(register::CAP) >> 17 & 3, 1, "weighted round robin is there");
     host.enable_with(if weighted { 1 << 11 } else { 0 });
@@ -115,8 +119,8 @@ fn order(faults: &str, weighted: bool) -> Vec<u16> {
     classes.wait(56)
 }
 
-#[test]
-fn urgent_goes_first_and_the_others_by_weight() {
+/// 14 commands of each class.
+fn expected() -> Vec<u16> {
     let mut expected = vec![10; 14];
     for _ in 0..3 {
         expected.extend([11, 11, 11, 11, 12, 12, 13]);
@@ -124,7 +128,31 @@ fn urgent_goes_first_and_the_others_by_weight() {
     expected.extend([11, 11, 12, 12, 13]);
     expected.extend([12, 12, 13, 12, 12, 13, 12, 12, 13]);
     expected.extend([13; 7]);
-    assert_eq!(order("", true), expected);
+    expected
+}
+
+/// A drive that takes one command at a time: the others stay in their queues, whose doorbells are all rung when the
+/// first one completes. Without a thread it is the doorbell that arbitrates.
+#[test]
+fn a_drive_takes_commands_in_the_order_of_the_arbiter_without_a_thread_too() {
+    for weighted in [true, false] {
+        let fixed = FixedProfile { write_ns: 1000, ..FixedProfile::default() };
+        let drive = Some(Profile { commands: 1, ..Profile::fixed(fixed) });
+        let config = ControllerConfig { clock: Clock::Virtual, drive, ..ControllerConfig::default() };
+        let mut classes = Classes::new(enabled(config, weighted));
+        classes.ring(14, 1);
+        for queue in [13, 12, 11, 10] {
+            classes.ring(queue, 14);
+        }
+        assert_eq!(classes.wait(1), [14]);
+        let in_turn = [13, 12, 11, 10].repeat(14);
+        assert_eq!(classes.wait(56), if weighted { expected() } else { in_turn }, "weighted: {weighted}");
+    }
+}
+
+#[test]
+fn urgent_goes_first_and_the_others_by_weight() {
+    assert_eq!(order("", true), expected());
     // Also on the path of a controller with a plan, here one of no effect.
     assert_eq!(order("drop:op=0xee", true).len(), 56);
 }

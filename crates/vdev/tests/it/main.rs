@@ -4,6 +4,7 @@ mod arbitration;
 mod conformance;
 mod depth;
 mod distant;
+mod drive;
 mod drive_file;
 mod faults;
 mod host;

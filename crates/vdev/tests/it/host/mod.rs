@@ -44,7 +44,8 @@ impl Ring {
         Self { device, memory, base, id, stride, sq, cq, tail: 0, head: 0, phase: true, entries: ENTRIES }
     }
 
-    fn reset(&mut self) {
+    /// As after its controller's reset.
+    pub fn reset(&mut self) {
         (self.tail, self.head, self.phase) = (0, 0, true);
     }
 
@@ -81,6 +82,11 @@ impl Ring {
         let mut bytes = [0; 16];
         self.memory.read(at, &mut bytes);
         Some(CompletionEntry::read_from_bytes(&bytes).unwrap())
+    }
+
+    /// The slot of the next completion.
+    pub fn reaped(&self) -> u16 {
+        self.head
     }
 
     /// Steps over an entry that cannot be seen.
