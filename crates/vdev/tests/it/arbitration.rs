@@ -23,6 +23,7 @@ fn submission_queue(queue: u16) -> usize {
 struct Classes {
     host: Host,
     memory: Arc<Mapping>,
+    base: u64,
     seen: usize,
 }
 
@@ -30,7 +31,7 @@ impl Classes {
     fn new(host: Host) -> Self {
         let memory = Arc::new(Mapping::anonymous(0x10000, Pages::Base).unwrap());
         let base = host.device.map(Arc::clone(&memory)).unwrap();
-        let mut classes = Self { host, memory, seen: 0 };
+        let mut classes = Self { host, memory, base: base.0, seen: 0 };
         let cdw10 = |queue: u16| (ENTRIES - 1) << 16 | u32::from(queue);
         let cq = SubmissionEntry {
             opcode: 5,
@@ -41,20 +42,24 @@ impl Classes {
         };
         assert!(classes.host.admin(cq).status().is_success());
         for (queue, class) in [(10, 0), (11, 1), (12, 2), (13, 3), (14, 3)] {
-            let sq = SubmissionEntry {
-                opcode: 1,
-                prp1: base.plus(submission_queue(queue) as u64).0,
-                cdw10: cdw10(queue),
-                cdw11: 1 | class << 1 | 10 << 16,
-                ..Default::default()
-            };
-            assert!(classes.host.admin(sq).status().is_success());
+            classes.create(queue, class);
             let flush = SubmissionEntry { opcode: 0, nsid: 1, cid: queue, ..Default::default() };
             for slot in 0..ENTRIES as usize {
                 classes.memory.write(submission_queue(queue) + 64 * slot, flush.as_bytes());
             }
         }
         classes
+    }
+
+    fn create(&mut self, queue: u16, class: u32) {
+        let sq = SubmissionEntry {
+            opcode: 1,
+            prp1: self.base + submission_queue(queue) as u64,
+            cdw10: (ENTRIES - 1) << 16 | u32::from(queue),
+            cdw11: 1 | class << 1 | 10 << 16,
+            ..Default::default()
+        };
+        assert!(self.host.admin(sq).status().is_success());
     }
 
     fn ring(&self, queue: u16, tail: u32) {
@@ -131,15 +136,32 @@ fn expected() -> Vec<u16> {
     expected
 }
 
+fn one_at_a_time(weighted: bool) -> Classes {
+    let fixed = FixedProfile { write_ns: 1_000_000, ..FixedProfile::default() };
+    let drive = Some(Profile { commands: 1, ..Profile::fixed(fixed) });
+    let config = ControllerConfig { clock: Clock::Virtual, drive, ..ControllerConfig::default() };
+    Classes::new(enabled(config, weighted))
+}
+
+#[test]
+fn a_queue_that_was_made_anew_has_its_new_class() {
+    let mut classes = one_at_a_time(true);
+    classes.ring(14, 1);
+    classes.ring(12, 3);
+    classes.ring(13, 3);
+    let delete = SubmissionEntry { opcode: 0, cdw10: 13, ..Default::default() };
+    assert!(classes.host.admin(delete).status().is_success());
+    classes.create(13, 0);
+    classes.ring(13, 2);
+    assert_eq!(classes.wait(6), [14, 13, 13, 12, 12, 12]);
+}
+
 /// A drive that takes one command at a time: the others stay in their queues, whose doorbells are all rung when the
 /// first one completes. Without a thread it is the doorbell that arbitrates.
 #[test]
 fn a_drive_takes_commands_in_the_order_of_the_arbiter_without_a_thread_too() {
     for weighted in [true, false] {
-        let fixed = FixedProfile { write_ns: 1000, ..FixedProfile::default() };
-        let drive = Some(Profile { commands: 1, ..Profile::fixed(fixed) });
-        let config = ControllerConfig { clock: Clock::Virtual, drive, ..ControllerConfig::default() };
-        let mut classes = Classes::new(enabled(config, weighted));
+        let mut classes = one_at_a_time(weighted);
         classes.ring(14, 1);
         for queue in [13, 12, 11, 10] {
             classes.ring(queue, 14);
