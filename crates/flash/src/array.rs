@@ -40,8 +40,6 @@ pub(crate) enum Owner {
     Copy(u32),
     /// An erase of a block.
     Erase(u32),
-    /// A page of the map, for commands that wait for it.
-    Map(u32),
 }
 
 /// A page operation.

@@ -5,7 +5,7 @@ use crate::drive::Drive;
 use crate::fixed::Fixed;
 use crate::layer::{Counts, Layer};
 use crate::profile::{Medium, Profile, ProfileError};
-use crate::state::StateError;
+use crate::state::{DriveWear, StateError};
 use crate::tables::{Tables, Words};
 
 /// A drive's time. Its owner says what arrives when, and asks what has completed.
@@ -151,6 +151,17 @@ impl<W: Words> Flash<W> {
     pub fn precondition(&mut self) {
         assert!(self.now == 0, "only a new drive is preconditioned");
         self.layer_mut().into_iter().for_each(Layer::precondition);
+    }
+
+    /// Goes on counting from what was counted in lives before.
+    pub fn set_counts(&mut self, counts: Counts) {
+        self.layer_mut().into_iter().for_each(|layer| layer.counts = counts);
+    }
+
+    /// How worn the drive is.
+    #[must_use]
+    pub fn wear(&self) -> DriveWear {
+        self.layer().map(Layer::wear).unwrap_or_default()
     }
 
     /// Records what changes in flash from now on, for [`Self::records`].

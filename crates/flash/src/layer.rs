@@ -175,6 +175,8 @@ pub(crate) struct Layer<W> {
     pub(crate) records: Records,
     /// Units that the good blocks have room for, beside what the layer needs.
     pub(crate) usable: u64,
+    /// As it was when the drive was new.
+    pub(crate) usable_at_first: u64,
     /// Programs that were ever made: the age of blocks.
     pub(crate) clock: u64,
     /// Programs that a plane may have begun at once.
@@ -244,6 +246,7 @@ impl<W: Words> Layer<W> {
             counts: Counts::default(),
             records: Records::default(),
             usable,
+            usable_at_first: usable,
             clock: 0,
             registers: array.registers,
             #[cfg(test)]

@@ -42,5 +42,5 @@ pub use profile::{
     Victim, Wear,
 };
 pub use rate::Rate;
-pub use state::{BLOCK_WORDS, StateError};
+pub use state::{BLOCK_WORDS, DriveWear, StateError};
 pub use tables::{Tables, Words, sizes as table_sizes};

@@ -48,7 +48,48 @@ pub enum StateError {
     },
 }
 
+/// How worn a drive is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DriveWear {
+    /// Erases of the least worn good block.
+    pub erases_min: u32,
+    /// Erases of the most worn good block.
+    pub erases_max: u32,
+    /// Erases of all blocks.
+    pub erases: u64,
+    /// Blocks that are bad, and all.
+    pub bad_blocks: u32,
+    /// All blocks.
+    pub blocks: u32,
+    /// Percent of what blocks survive that they were erased; 0 if they survive any number, and more than 100 is possible.
+    pub used_percent: u32,
+    /// Percent of the spare blocks that are left.
+    pub spare_percent: u32,
+}
+
 impl<W: Words> Layer<W> {
+    /// How worn the blocks are.
+    pub fn wear(&self) -> DriveWear {
+        let good = || self.blocks.iter().filter(|block| block.state != State::Bad);
+        let erases = self.blocks.iter().map(|block| u64::from(block.erases)).sum();
+        let survived: u64 = (0..self.blocks.len() as u32)
+            .map(|block| u64::from(self.geometry.shape_of_group(self.geometry.group_of(block)).kind.endurance))
+            .sum();
+        let logical = self.map.len() as u64;
+        let left = self.usable.saturating_sub(logical);
+        let at_first = self.usable_at_first.saturating_sub(logical).max(1);
+        DriveWear {
+            erases_min: good().map(|block| block.erases).min().unwrap_or(0),
+            erases_max: good().map(|block| block.erases).max().unwrap_or(0),
+            erases,
+            bad_blocks: self.blocks.iter().filter(|block| block.state == State::Bad).count() as u32,
+            blocks: self.blocks.len() as u32,
+            used_percent: if survived == 0 { 0 } else { (erases * 100 / survived) as u32 },
+            spare_percent: (left * 100 / at_first).min(100) as u32,
+        }
+    }
+
     /// The blocks, [`BLOCK_WORDS`] each.
     pub fn block_words(&self) -> Vec<u32> {
         let mut words: Vec<u32> = Vec::with_capacity(self.blocks.len() * BLOCK_WORDS);

@@ -9,6 +9,7 @@ use crate::directive::{StreamUse, Streams};
 use crate::drive::Drive;
 use crate::group::Group;
 use crate::identity::Identity;
+use crate::kept::KeptDrive;
 use crate::media::Media;
 use crate::pending::Pending;
 use crate::queue::{CompletionQueue, SubmissionQueue};
@@ -20,6 +21,7 @@ use nvmed_sys::{Mapping, QuietFd};
 use nvmed_units::Halves;
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Shutdown Status: complete.
 const SHST_COMPLETE: u32 = 2;
@@ -103,6 +105,14 @@ pub struct Controller {
     pub(crate) bells: Box<[Bell]>,
     /// Rung for the device thread when doorbells were.
     pub(crate) rung: Bell,
+    /// When it was made.
+    pub(crate) made: Instant,
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.close_drive();
+    }
 }
 
 impl Controller {
@@ -112,6 +122,22 @@ impl Controller {
     /// When `config` is outside its documented ranges.
     #[must_use]
     pub fn new(config: ControllerConfig, media: Media) -> Arc<Self> {
+        let drive = config.drive.as_ref().map(|profile| Box::new(Drive::new(profile)));
+        Self::over(config, media, drive)
+    }
+
+    /// As [`Self::new`], with a drive of the config's profile whose state is kept.
+    ///
+    /// # Panics
+    /// As [`Self::new`], and when the config names no profile.
+    #[must_use]
+    pub fn with_kept_drive(config: ControllerConfig, media: Media, drive: KeptDrive) -> Arc<Self> {
+        let profile = config.drive.as_ref().expect("a kept drive has a profile");
+        let drive = Box::new(Drive::kept(profile, drive));
+        Self::over(config, media, Some(drive))
+    }
+
+    fn over(config: ControllerConfig, media: Media, drive: Option<Box<Drive>>) -> Arc<Self> {
         config.check();
         assert!(
             media.bytes() <= config.drive_bytes(),
@@ -122,7 +148,6 @@ impl Controller {
         let lba_shift = config.lba_bytes.trailing_zeros();
         let lba_count = media.bytes() >> lba_shift;
         let identity = media.identity();
-        let drive = config.drive.as_ref().map(|profile| Box::new(Drive::new(profile)));
         Arc::new(Self {
             serial: config.serial.clone().unwrap_or_else(|| identity.serial()),
             identity,
@@ -153,6 +178,7 @@ impl Controller {
             write_cache: AtomicBool::new(true),
             bells: (0..queues).map(|_| Bell::default()).collect(),
             rung: Bell::watched(),
+            made: Instant::now(),
             config,
         })
     }

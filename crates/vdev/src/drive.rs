@@ -9,7 +9,8 @@ use crate::controller::Controller;
 use crate::group::Due;
 use crate::outstanding::OutstandingCommand;
 use crate::recorder::{Arrival, Recorder};
-use nvmed_flash::{Flash, Profile};
+use crate::kept::{DriveFlash, Kept, KeptDrive, Life, empty};
+use nvmed_flash::Profile;
 use nvmed_sys::sync::{Mutex, MutexGuard};
 
 /// Doorbells that wait for the device thread, at most: 64 queues, each rung 64 times before the thread wakes up. Who
@@ -41,7 +42,9 @@ pub(crate) struct Slot {
 /// What the drive's lock guards.
 #[derive(Debug)]
 pub(crate) struct DriveState {
-    pub flash: Flash,
+    pub flash: DriveFlash,
+    /// What keeps its state; absent, it is forgotten with the controller.
+    pub kept: Option<Box<Kept>>,
     pub arbiter: Arbiter,
     /// Commands in the drive, by ticket. Grows to what was there at once; its memory is reserved.
     pub slots: Vec<Slot>,
@@ -61,22 +64,30 @@ pub(crate) struct Drive {
 }
 
 impl Drive {
+    /// An empty drive, whose state is not kept.
+    ///
     /// # Panics
-    /// The profile describes no drive: who assembles has checked it.
+    /// The profile describes no drive, or there is no memory for its map: who assembles has checked it.
     pub fn new(profile: &Profile) -> Self {
-        let flash = Flash::new(profile).expect("the profile was checked");
+        let flash = empty(profile).expect("there is memory for the map of a drive");
+        Self::over(profile, flash, None)
+    }
+
+    /// A drive whose state is kept.
+    pub fn kept(profile: &Profile, drive: KeptDrive) -> Self {
+        Self::over(profile, drive.flash, Some(Box::new(drive.kept)))
+    }
+
+    fn over(profile: &Profile, flash: DriveFlash, kept: Option<Box<Kept>>) -> Self {
         let state = DriveState {
             flash,
+            kept,
             arbiter: Arbiter::new(),
             slots: Vec::with_capacity(profile.commands as usize),
             rungs: Vec::with_capacity(RUNGS_MAX),
             recorder: None,
         };
-        Self {
-            state: Mutex::new(state),
-            due: Due::default(),
-            rungs: Mutex::new(Vec::with_capacity(RUNGS_MAX)),
-        }
+        Self { state: Mutex::new(state), due: Due::default(), rungs: Mutex::new(Vec::with_capacity(RUNGS_MAX)) }
     }
 
     /// Leaves a doorbell to the device thread, with the time that `now` says; whether there was room. Times are in
@@ -136,6 +147,29 @@ impl DriveState {
 }
 
 impl Controller {
+    /// What the drive has been through, this time included, if its state is kept.
+    pub(crate) fn life(&self) -> Option<Life> {
+        let drive = self.drive.as_ref()?;
+        let before = drive.state.lock().kept.as_ref().map(|kept| kept.life)?;
+        Some(self.lived(before))
+    }
+
+    /// A life until the controller was made, and since.
+    pub(crate) fn lived(&self, before: Life) -> Life {
+        before.with(&self.counters(), self.made.elapsed().as_secs())
+    }
+
+    /// Closes the drive: what it does is finished and kept.
+    pub(crate) fn close_drive(&mut self) {
+        let Some(drive) = self.drive.take() else { return };
+        let mut state = drive.state.lock();
+        let DriveState { flash, kept, .. } = &mut *state;
+        if let Some(kept) = kept {
+            let life = self.lived(kept.life);
+            kept.close(flash, life);
+        }
+    }
+
     /// Begins to write down what arrives at the drive, anew; nothing if there is no drive.
     pub fn record_arrivals(&self) {
         if let Some(drive) = &self.drive {

@@ -109,6 +109,14 @@ pub enum DriveFileError {
     },
 }
 
+impl DriveFileError {
+    /// There is no memory for the drive of an image.
+    pub(crate) fn memory(image: &Path, errno: Errno) -> Self {
+        let path = DriveFile::beside(image).display().to_string();
+        Self::Host { path, what: "have memory for the drive's map", errno }
+    }
+}
+
 /// Where the parts of the file are.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
@@ -302,20 +310,26 @@ impl DriveFile {
         self.life = life;
     }
 
-    /// Keeps what has changed in `flash`.
+    /// Whether the journal has room for what has changed in `flash`; if not, it is time for a checkpoint.
+    #[inline]
+    #[must_use]
+    pub fn has_room<W: Words>(&self, flash: &Flash<W>) -> bool {
+        self.used + (GROUP_WORDS + flash.records().len()) * 4 <= self.layout.journal_bytes as usize
+    }
+
+    /// Keeps what has changed in `flash`: in the journal, or, if that is full, by a checkpoint.
     ///
     /// # Errors
-    /// The host cannot write a checkpoint.
+    /// The host cannot write the checkpoint.
     #[inline]
     pub fn keep<W: Words>(&mut self, flash: &mut Flash<W>) -> Result<(), DriveFileError> {
         if flash.records().is_empty() {
             return Ok(());
         }
-        let bytes = (GROUP_WORDS + flash.records().len()) * 4;
-        if self.used + bytes > self.layout.journal_bytes as usize {
-            self.checkpoint(flash, false)?;
-        } else {
+        if self.has_room(flash) {
             self.append(flash.records());
+        } else {
+            self.checkpoint(flash, false)?;
         }
         flash.clear_records();
         Ok(())

@@ -2,6 +2,7 @@
 
 use crate::controller::Controller;
 use crate::features::TEMPERATURE_K;
+use crate::kept::vendor_log;
 use nvmed_nvme::{LogPage, SmartLog};
 use zerocopy::IntoBytes;
 
@@ -15,6 +16,10 @@ impl Controller {
             LogPage::FIRMWARE => Some(firmware_slots()),
             LogPage::CHANGED_NAMESPACES => Some(self.changed_namespaces()),
             LogPage::EFFECTS => Some(effects()),
+            VENDOR => self.drive.as_ref().map(|drive| {
+                let state = drive.state.lock();
+                vendor_log(state.flash.counts(), state.flash.wear())
+            }),
             _ => None,
         }
     }
@@ -33,10 +38,39 @@ impl Controller {
         log.host_writes[0] = counters.writes;
         log.power_cycles[0] = 1;
         log.media_errors[0] = counters.media_errors;
+        self.tell_drive(&mut log);
         log.error_entries[0] = self.errors.lock().count();
         log
     }
+
+    /// What a drive knows of its wear, and of its life.
+    fn tell_drive(&self, log: &mut SmartLog) {
+        let Some(drive) = &self.drive else { return };
+        {
+            let state = drive.state.lock();
+            let wear = state.flash.wear();
+            if wear.blocks > 0 {
+                log.available_spare = wear.spare_percent as u8;
+                log.percentage_used = wear.used_percent.min(255) as u8;
+            }
+            log.critical_warning |= u8::from(log.available_spare < log.spare_threshold);
+            log.critical_warning |= u8::from(state.kept.as_ref().is_some_and(|kept| !kept.is_whole())) << 2;
+            log.critical_warning |= u8::from(state.flash.is_read_only()) << 3;
+        }
+        let Some(life) = self.life() else { return };
+        log.data_units_read[0] = life.bytes_read.div_ceil(512_000);
+        log.data_units_written[0] = life.bytes_written.div_ceil(512_000);
+        log.host_reads[0] = life.reads;
+        log.host_writes[0] = life.writes;
+        log.power_cycles[0] = life.power_cycles;
+        log.power_on_hours[0] = life.seconds / 3600;
+        log.unsafe_shutdowns[0] = life.unsafe_shutdowns;
+        log.media_errors[0] = life.media_errors;
+    }
 }
+
+/// The drive's own log, of those that are the vendor's.
+const VENDOR: LogPage = LogPage(0xc0);
 
 /// Supported Log Pages: a dword a page, bit 0 set.
 fn supported() -> Vec<u8> {

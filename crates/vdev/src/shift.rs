@@ -13,7 +13,7 @@ use crate::group::Queues;
 use crate::outstanding::{HELD_MAX, OutstandingCommand, Work};
 use crate::time::NEVER;
 use nvmed_flash::{Completion, Ticket};
-use nvmed_nvme::{AsyncEvent, Status, SubmissionEntry};
+use nvmed_nvme::{AsyncEvent, IoOpcode, Status, SubmissionEntry};
 use nvmed_sys::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
@@ -117,6 +117,7 @@ impl<'a> Shift<'a> {
     /// Gives all locks back, and tells the host what was wrong.
     fn end(mut self) {
         self.leave();
+        self.keep();
         // Last: until here whoever waits in simulated time finds something due, and lets no time pass.
         self.drive.due.set(self.state.flash.next_due());
         let Self { controller, state, no_queue, no_entry, .. } = self;
@@ -126,6 +127,15 @@ impl<'a> Shift<'a> {
         }
         if no_entry {
             controller.event(AsyncEvent::INVALID_DOORBELL_VALUE);
+        }
+    }
+
+    /// Keeps what has changed in the drive, if anything does.
+    #[inline]
+    fn keep(&mut self) {
+        let DriveState { flash, kept, .. } = &mut *self.state;
+        if let Some(kept) = kept {
+            kept.keep(flash, |life| self.controller.lived(life));
         }
     }
 
@@ -265,8 +275,24 @@ impl<'a> Shift<'a> {
         if slot.delay_ns > 0 {
             return controller.hold_back(cq, queues, slot, done.time);
         }
+        if let Some(kept) = &mut state.kept
+            && is_durable(&slot.command.entry)
+        {
+            // What it promises is in the drive's state, too.
+            kept.keep(&mut state.flash, |life| life);
+            kept.sync();
+        }
         let posted = controller.finish(cq, queues, &slot.command);
         self.posted |= posted;
+    }
+}
+
+/// Whether a command completes when what it says outlives a power cut.
+fn is_durable(entry: &SubmissionEntry) -> bool {
+    match IoOpcode::from_code(entry.opcode) {
+        Some(IoOpcode::Flush) => true,
+        Some(IoOpcode::Write | IoOpcode::WriteZeroes) => entry.fua(),
+        _ => false,
     }
 }
 

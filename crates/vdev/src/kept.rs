@@ -1,0 +1,220 @@
+//! A drive whose state is kept beside its image, and its life: what SMART tells over all times that it was used.
+
+use crate::counters::Counters;
+use crate::drive_file::{DriveFile, DriveFileError, LIFE_COUNTERS};
+use crate::file::Flush;
+use crate::media::Media;
+use nvmed_flash::{Command, Counts, DriveWear, Flash, Kind, Profile, Tables, table_sizes};
+use nvmed_sys::Words;
+use rustix::io::Errno;
+use std::path::Path;
+
+/// A drive with tables in huge pages.
+pub(crate) type DriveFlash = Flash<Words>;
+
+/// A drive of a profile, empty.
+pub(crate) fn empty(profile: &Profile) -> Result<DriveFlash, Errno> {
+    let (map, owners) = table_sizes(profile);
+    let tables = Tables { map: Words::new(map)?, owners: Words::new(owners)? };
+    Ok(Flash::with_tables(profile, tables).expect("the profile was checked"))
+}
+
+/// What a drive has been through, over all times that it was used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Life {
+    /// How often it was opened.
+    pub power_cycles: u64,
+    /// How often it just ended, without having been closed.
+    pub unsafe_shutdowns: u64,
+    /// Seconds for which it was open.
+    pub seconds: u64,
+    /// Read and Compare commands.
+    pub reads: u64,
+    /// Write commands.
+    pub writes: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Commands whose data could not be read or kept.
+    pub media_errors: u64,
+}
+
+impl Life {
+    fn words(&self, counts: Counts) -> [u64; LIFE_COUNTERS] {
+        [
+            self.power_cycles,
+            self.unsafe_shutdowns,
+            self.seconds,
+            self.reads,
+            self.writes,
+            self.bytes_read,
+            self.bytes_written,
+            self.media_errors,
+            counts.host_units,
+            counts.moved_units,
+            counts.programmed_units,
+            counts.programs,
+            counts.page_reads,
+            counts.erases,
+            0,
+            0,
+        ]
+    }
+
+    fn of(words: [u64; LIFE_COUNTERS]) -> (Self, Counts) {
+        let life = Self {
+            power_cycles: words[0],
+            unsafe_shutdowns: words[1],
+            seconds: words[2],
+            reads: words[3],
+            writes: words[4],
+            bytes_read: words[5],
+            bytes_written: words[6],
+            media_errors: words[7],
+        };
+        let mut counts = Counts::default();
+        counts.host_units = words[8];
+        counts.moved_units = words[9];
+        counts.programmed_units = words[10];
+        counts.programs = words[11];
+        counts.page_reads = words[12];
+        counts.erases = words[13];
+        (life, counts)
+    }
+
+    /// With what a controller has counted since it was made, so many seconds ago.
+    pub(crate) fn with(self, counters: &Counters, seconds: u64) -> Self {
+        Self {
+            seconds: self.seconds + seconds,
+            reads: self.reads + counters.reads + counters.compares,
+            writes: self.writes + counters.writes,
+            bytes_read: self.bytes_read + counters.bytes_read,
+            bytes_written: self.bytes_written + counters.bytes_written,
+            media_errors: self.media_errors + counters.media_errors,
+            ..self
+        }
+    }
+}
+
+/// A drive and the file that keeps it.
+#[derive(Debug)]
+pub struct KeptDrive {
+    pub(crate) flash: DriveFlash,
+    pub(crate) kept: Kept,
+}
+
+/// What keeps a drive.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// Absent once the host could not write it: what happens from then on is not kept.
+    file: Option<DriveFile>,
+    /// As it was when the controller was made.
+    pub life: Life,
+}
+
+impl KeptDrive {
+    /// A new drive of an image, of a profile that was checked and is kept as `text`; with `used`, one that has been
+    /// written at random for long.
+    ///
+    /// # Errors
+    /// The host refuses, or the profile is too long.
+    pub fn create(
+        (image, media, flush): (&Path, &Media, Flush),
+        (profile, text): (&Profile, &str),
+        used: bool,
+    ) -> Result<Self, DriveFileError> {
+        let mut flash = empty(profile).map_err(|errno| DriveFileError::memory(image, errno))?;
+        if used {
+            flash.precondition();
+        }
+        let file = DriveFile::create((image, media, flush), (profile, text), &flash)?;
+        flash.keep_records();
+        Ok(Self { flash, kept: Kept { file: Some(file), life: Life { power_cycles: 1, ..Life::default() } } })
+    }
+
+    /// The drive that was made of an image, of the profile that its state names.
+    ///
+    /// # Errors
+    /// The state is damaged, or another image's.
+    pub fn open(
+        (image, media, flush): (&Path, &Media, Flush),
+        profile: &Profile,
+    ) -> Result<Self, DriveFileError> {
+        let mut flash = empty(profile).map_err(|errno| DriveFileError::memory(image, errno))?;
+        let (mut file, loaded) = DriveFile::open((image, media, flush), profile, &mut flash)?;
+        let (mut life, counts) = Life::of(loaded.life);
+        life.power_cycles += 1;
+        life.unsafe_shutdowns += u64::from(!loaded.was_at_rest);
+        flash.set_counts(counts);
+        // From here on the drive is not at rest, whatever becomes of it.
+        file.set_life(life.words(counts));
+        file.checkpoint(&flash, false)?;
+        flash.keep_records();
+        Ok(Self { flash, kept: Kept { file: Some(file), life } })
+    }
+}
+
+impl Kept {
+    /// Keeps what has changed; `life` says what a checkpoint keeps besides.
+    #[inline]
+    pub fn keep(&mut self, flash: &mut DriveFlash, life: impl FnOnce(Life) -> Life) {
+        if flash.records().is_empty() {
+            return;
+        }
+        let Some(file) = &mut self.file else { return flash.clear_records() };
+        if !file.has_room(flash) {
+            file.set_life(life(self.life).words(flash.counts()));
+        }
+        if file.keep(flash).is_err() {
+            self.file = None;
+        }
+    }
+
+    /// Makes what was kept outlive the host, where a Flush does.
+    pub fn sync(&mut self) {
+        if self.file.as_mut().is_some_and(|file| file.sync().is_err()) {
+            self.file = None;
+        }
+    }
+
+    /// Whether the host has kept all so far.
+    pub fn is_whole(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Lets the drive finish what it does, and keeps it at rest.
+    pub fn close(&mut self, flash: &mut DriveFlash, life: Life) {
+        let Some(file) = &mut self.file else { return };
+        while flash.advance(u64::MAX).is_some() {}
+        let _ = flash.arrive(flash.now(), &Command { kind: Kind::Flush, start: 0, bytes: 0 });
+        while flash.advance(u64::MAX).is_some() {}
+        file.set_life(life.words(flash.counts()));
+        // Nobody is there to be told. If the host cannot write, the drive is as if it had just ended.
+        let _ = file.checkpoint(flash, true);
+    }
+}
+
+/// What a drive tells of itself beyond SMART: the vendor's log page C0h, 512 bytes, little-endian.
+pub(crate) fn vendor_log(counts: Counts, wear: DriveWear) -> Vec<u8> {
+    let mut log = vec![0; 512];
+    let numbers = [
+        counts.host_units,
+        counts.programmed_units,
+        counts.moved_units,
+        counts.programs,
+        counts.page_reads,
+        counts.erases,
+        (counts.amplification() * 1000.0) as u64,
+        u64::from(wear.erases_min),
+        u64::from(wear.erases_max),
+        wear.erases,
+        u64::from(wear.blocks),
+        u64::from(wear.bad_blocks),
+    ];
+    log[..8].copy_from_slice(b"nvmedflg");
+    for (into, number) in log[8..].chunks_exact_mut(8).zip(numbers) {
+        into.copy_from_slice(&number.to_le_bytes());
+    }
+    log
+}
