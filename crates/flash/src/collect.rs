@@ -3,8 +3,9 @@
 use crate::array::{Act, Array, Class, Op, Owner};
 use crate::blocks::State;
 use crate::fifo::NONE;
-use crate::layer::{HOST_FLOOR, Layer, MOVED, mix, usable_units};
+use crate::layer::{Layer, MOVED};
 use crate::profile::{UNIT_BYTES, Victim, Wear};
+use crate::room::{HOST_FLOOR, held_and_usable, mix};
 use crate::tables::Words;
 
 impl<W: Words> Layer<W> {
@@ -232,6 +233,6 @@ impl<W: Words> Layer<W> {
         let is_good = |block: &u32| self.blocks[*block as usize].state != State::Bad;
         let good = self.geometry.blocks_of(number).filter(is_good).count() as u64;
         let shape = self.geometry.shape_of_group(number);
-        self.usable = self.usable - usable_units(good + 1, shape) + usable_units(good, shape);
+        self.usable = self.usable - held_and_usable(shape, good + 1).1 + held_and_usable(shape, good).1;
     }
 }

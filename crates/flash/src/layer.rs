@@ -8,9 +8,10 @@ use crate::bits::Bits;
 use crate::blocks::{Block, ByValid, FreeBlocks, State};
 use crate::buffer::{Buffer, Stage};
 use crate::fifo::{Fifo, NONE};
-use crate::geometry::{Geometry, Place, Shape};
+use crate::geometry::{Geometry, Place};
 use crate::profile::{ArrayProfile, ProfileError, TranslationProfile, UNIT_BYTES};
 use crate::record::Records;
+use crate::room::{STREAMS, held_and_usable};
 use crate::tables::{Tables, Words};
 use std::collections::VecDeque;
 
@@ -18,13 +19,9 @@ use std::collections::VecDeque;
 pub(crate) const SLOT: u32 = 1 << 31;
 /// The map entry of a unit that is nowhere.
 pub(crate) const UNMAPPED: u32 = SLOT - 1;
-/// Free blocks of a group that no host's write takes: where valid units are moved to, and one for an erase that fails.
-pub(crate) const HOST_FLOOR: usize = 2;
-/// Blocks of a group beyond the capacity, at least: the free ones, and one that is open for each stream.
-const RESERVE: u64 = HOST_FLOOR as u64 + STREAMS as u64;
-/// What is programmed into blocks of its own: what the host writes, and what is moved.
-pub(crate) const STREAMS: usize = 2;
+/// The stream of what the host writes.
 pub(crate) const HOST: usize = 0;
+/// The stream of what is moved.
 pub(crate) const MOVED: usize = 1;
 
 /// Units that a drive has written, and why, since it was made.
@@ -202,13 +199,13 @@ impl<W: Words> Layer<W> {
             let shape = geometry.shape_of_group(group);
             let mut free = FreeBlocks::default();
             for block in geometry.blocks_of(group) {
-                if mix(profile.seed ^ u64::from(block)) % 1_000_000 < profile.bad_ppm.into() {
+                if profile.is_bad(block) {
                     blocks[block as usize].state = State::Bad;
                 } else {
                     free.put(0, block);
                 }
             }
-            usable += usable_units(free.len() as u64, shape);
+            usable += held_and_usable(shape, free.len() as u64).1;
             groups.push(Group::new(free, shape.block_units));
         }
         if logical > usable {
@@ -576,19 +573,4 @@ impl<W: Words> Layer<W> {
             }
         }
     }
-}
-
-/// What so many blocks of a group have room for: all but the reserve, and what may be invalid without a block that has
-/// a whole program of it.
-pub(crate) fn usable_units(blocks: u64, shape: &Shape) -> u64 {
-    let units = blocks.saturating_sub(RESERVE) * u64::from(shape.block_units);
-    units.saturating_sub(blocks * u64::from(shape.row_units - 1))
-}
-
-/// A number that looks random, of a number (Steele, Lea and Flood, OOPSLA 2014: the finish of SplitMix64).
-pub(crate) fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
 }

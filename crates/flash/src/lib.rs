@@ -31,6 +31,7 @@ mod profile;
 mod program;
 mod rate;
 mod record;
+mod room;
 mod state;
 mod tables;
 
@@ -42,5 +43,6 @@ pub use profile::{
     Victim, Wear,
 };
 pub use rate::Rate;
+pub use room::Room;
 pub use state::{BLOCK_WORDS, DriveWear, StateError};
 pub use tables::{Tables, Words, sizes as table_sizes};

@@ -9,7 +9,8 @@
 
 use crate::blocks::{FreeBlocks, State};
 use crate::fifo::NONE;
-use crate::layer::{Layer, UNMAPPED, mix};
+use crate::layer::{Layer, UNMAPPED};
+use crate::room::mix;
 use crate::tables::Words;
 
 /// How often each block was erased before.

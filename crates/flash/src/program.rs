@@ -4,8 +4,9 @@ use crate::array::{Act, Array, Class, Op, Owner};
 use crate::blocks::State;
 use crate::buffer::Stage;
 use crate::fifo::NONE;
-use crate::layer::{Group, HOST, HOST_FLOOR, Layer, MOVED, Row, SLOT, UNMAPPED};
+use crate::layer::{Group, HOST, Layer, MOVED, Row, SLOT, UNMAPPED};
 use crate::profile::{DIE_PLANES_MAX, UNIT_BYTES};
+use crate::room::HOST_FLOOR;
 use crate::tables::Words;
 
 /// Planes of one die that have room for a program.

@@ -3,9 +3,10 @@
 use crate::blocks::{FreeBlocks, State};
 use crate::fifo::NONE;
 use crate::geometry::Place;
-use crate::layer::{Layer, SLOT, STREAMS, UNMAPPED, usable_units};
+use crate::layer::{Layer, SLOT, UNMAPPED};
 use crate::profile::Wear;
 use crate::record::Record;
+use crate::room::{STREAMS, held_and_usable};
 use crate::tables::Words;
 
 /// Words of a block, as it is written down: erases, then rows that are programmed (24 bits) and state (8 bits).
@@ -238,7 +239,7 @@ impl<W: Words> Layer<W> {
                     }
                 }
             }
-            usable += usable_units(good, self.geometry.shape_of_group(number));
+            usable += held_and_usable(self.geometry.shape_of_group(number), good).1;
             self.wake(number);
         }
         self.usable = usable;

@@ -1,0 +1,67 @@
+//! What a drive's blocks have room for.
+
+use crate::geometry::{Geometry, Shape};
+use crate::profile::{ArrayProfile, TranslationProfile};
+
+/// Free blocks of a group that no host's write takes: where valid units are moved to, and one for an erase that fails.
+pub(crate) const HOST_FLOOR: usize = 2;
+/// What is programmed into blocks of its own: what the host writes, and what is moved.
+pub(crate) const STREAMS: usize = 2;
+/// Blocks of a group beyond the capacity, at least: the free ones, and one that is open for each stream.
+const RESERVE: u64 = HOST_FLOOR as u64 + STREAMS as u64;
+
+/// What a drive's blocks have room for, in units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Room {
+    /// Units of all blocks.
+    pub raw_units: u64,
+    /// Units of the blocks that are not bad from the start, without those that each group keeps free or open. What they
+    /// are beyond the capacity is over-provisioning.
+    pub held_units: u64,
+    /// Units of which a host may see as many, at most: of those that are held, so many may be invalid without a block
+    /// that has a whole program of them.
+    pub usable_units: u64,
+}
+
+impl ArrayProfile {
+    /// What the blocks have room for; in place, all are usable.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        let raw_units = u64::from(self.planes_total()) * self.plane_units();
+        let Some(translation) = &self.translation else {
+            return Room { raw_units, held_units: raw_units, usable_units: raw_units };
+        };
+        let geometry = Geometry::new(self);
+        let mut room = Room { raw_units, ..Room::default() };
+        for group in 0..geometry.groups() {
+            let good = geometry.blocks_of(group).filter(|&block| !translation.is_bad(block)).count() as u64;
+            let (held, usable) = held_and_usable(geometry.shape_of_group(group), good);
+            (room.held_units, room.usable_units) = (room.held_units + held, room.usable_units + usable);
+        }
+        room
+    }
+}
+
+impl TranslationProfile {
+    /// Whether a block is bad from the start.
+    pub(crate) fn is_bad(&self, block: u32) -> bool {
+        mix(self.seed ^ u64::from(block)) % 1_000_000 < self.bad_ppm.into()
+    }
+}
+
+/// Units of a group with so many good blocks: those that are held, and those that are usable.
+pub(crate) fn held_and_usable(shape: &Shape, good: u64) -> (u64, u64) {
+    let held = good.saturating_sub(RESERVE) * u64::from(shape.block_units);
+    // So many units may be invalid without a block that has a whole program of them.
+    let scattered = good * u64::from(shape.row_units - 1);
+    (held, held.saturating_sub(scattered))
+}
+
+/// A number that looks random, of a number (Steele, Lea and Flood, OOPSLA 2014: the finish of SplitMix64).
+pub(crate) fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
