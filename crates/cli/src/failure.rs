@@ -76,7 +76,7 @@ impl Failure {
 impl From<StackError> for Failure {
     fn from(error: StackError) -> Self {
         let status = match &error {
-            StackError::Config(_) | StackError::Spec { .. } => Status::Usage,
+            StackError::Config(_) | StackError::Spec { .. } | StackError::Profile { .. } => Status::Usage,
             StackError::Fs { error, .. } => status_of(error),
             other if other.errno() == Errno::BUSY => Status::Busy,
             StackError::Media { .. } => Status::Device,

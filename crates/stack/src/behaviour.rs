@@ -1,16 +1,19 @@
 //! How a virtual controller behaves: its clock, its latencies, its faults, as options of the device string.
 
+use crate::profile::{DriveProfile, ProfileFault};
 use nvmed_flash::{FixedProfile, Profile, Rate};
 use nvmed_units::parse_bytes;
 use nvmed_vdev::{Clock, FaultError, FaultPlan};
 
-/// Clock, latencies and faults of a virtual controller.
+/// Clock, latencies, profile and faults of a virtual controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Behaviour {
     /// `clock=`; without it, a medium with a latency has a thread, and one without has none.
     pub clock: Option<Clock>,
     /// `latency=`, `read_latency=`, `write_latency=`, `bandwidth=`.
     pub fixed: FixedProfile,
+    /// `profile=`: the name of a built-in profile, or the path of a file. It takes the place of the latencies.
+    pub profile: Option<String>,
     /// `faults=`, as written: rules of a [`FaultPlan`], their parts separated by `+`.
     pub faults: String,
 }
@@ -28,6 +31,7 @@ impl Behaviour {
             ("read_latency", time) => self.fixed.read_ns = nanoseconds(time)?,
             ("write_latency", time) => self.fixed.write_ns = nanoseconds(time)?,
             ("bandwidth", bytes) => self.fixed.link = rate(parse_bytes(bytes).ok()?),
+            ("profile", name) if !name.is_empty() => self.profile = Some(name.to_owned()),
             ("faults", rules) => rules.trim().clone_into(&mut self.faults),
             _ => return None,
         }
@@ -47,6 +51,7 @@ impl Behaviour {
         if !self.fixed.link.is_unlimited() {
             options.push(format!("bandwidth={}", self.fixed.link.bytes));
         }
+        options.extend(self.profile.iter().map(|name| format!("profile={name}")));
         if !self.faults.is_empty() {
             options.push(format!("faults={}", self.faults));
         }
@@ -56,14 +61,31 @@ impl Behaviour {
     /// The clock to take.
     #[must_use]
     pub fn clock(&self) -> Clock {
-        let slow = self.fixed != FixedProfile::default();
+        let slow = self.has_times() || self.profile.is_some();
         self.clock.unwrap_or(if slow { Clock::Threaded } else { Clock::Inline })
     }
 
-    /// The drive whose times commands take, if they take time.
-    #[must_use]
-    pub fn drive(&self) -> Option<Profile> {
-        (self.fixed != FixedProfile::default()).then(|| Profile::fixed(self.fixed))
+    fn has_times(&self) -> bool {
+        self.fixed != FixedProfile::default()
+    }
+
+    /// Whether it says twice how long commands take.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        self.profile.is_some() && self.has_times()
+    }
+
+    /// The drive of its latencies, if it has any.
+    pub(crate) fn fixed(&self) -> Option<Profile> {
+        self.has_times().then(|| Profile::fixed(self.fixed))
+    }
+
+    /// The drive of a capacity whose times commands take, if they take time.
+    ///
+    /// # Errors
+    /// [`ProfileFault`]: there is no such profile, it makes no sense, or no drive of it has this capacity.
+    pub(crate) fn drive(&self, capacity_bytes: u64) -> Result<Option<Profile>, ProfileFault> {
+        let Some(name) = &self.profile else { return Ok(self.fixed()) };
+        DriveProfile::named(name)?.drive(capacity_bytes).map(Some)
     }
 
     /// The rules of `faults`.

@@ -94,8 +94,20 @@ fn attach(spec: &VirtualSpec, open: Open) -> Result<InProcess, StackError> {
 
 /// A virtual controller, not yet attached to anything.
 pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controller>, StackError> {
-    let fail = |error| StackError::Spec { device: DeviceSpec::Virtual(spec.clone()).to_string(), error };
-    let plan = spec.behaviour.plan().map_err(|error| fail(SpecError::Faults { error }))?;
+    let name = || DeviceSpec::Virtual(spec.clone()).to_string();
+    let plan = spec.behaviour.plan();
+    let plan =
+        plan.map_err(|error| StackError::Spec { device: name(), error: SpecError::Faults { error } })?;
+    let profiled = |bytes| {
+        let drive = spec.behaviour.profiled(bytes);
+        drive.map_err(|fault| StackError::Profile { device: name(), fault })
+    };
+    if let Open::Create { bytes } = open {
+        // Before a file is made that no drive of the profile fits.
+        profiled(bytes)?;
+    }
+    let medium = medium(spec, open)?;
+    profiled(medium.bytes())?;
     let config = ControllerConfig {
         lba_bytes: spec.lba_bytes,
         serial: spec.serial.clone(),
@@ -104,7 +116,7 @@ pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controlle
         faults: plan,
         ..ControllerConfig::default()
     };
-    Ok(Controller::new(config, medium(spec, open)?))
+    Ok(Controller::new(config, medium))
 }
 
 /// A file or block device, by io_uring.

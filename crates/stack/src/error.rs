@@ -1,6 +1,7 @@
 //! What can go wrong between a configuration and a mounted file system.
 
 use crate::config::ConfigError;
+use crate::profile::ProfileFault;
 use crate::spec::SpecError;
 use nvmed_engine::EngineError;
 use nvmed_fs::FsError;
@@ -92,6 +93,14 @@ pub enum StackError {
         /// What is wrong with it.
         error: UringError,
     },
+    /// The device's profile describes no drive, or none of its size.
+    #[error("{device}: {fault}")]
+    Profile {
+        /// Which device.
+        device: String,
+        /// What is wrong.
+        fault: ProfileFault,
+    },
     /// The controller did not come up.
     #[error("{device}: {error}")]
     Engine {
@@ -177,7 +186,11 @@ impl StackError {
             Self::Io { error, .. } => error.errno(),
             Self::Fs { error, .. } => error.errno(),
             Self::RunMemory { errno, .. } | Self::Memory { errno, .. } => *errno,
-            Self::NoDevice | Self::Config(_) | Self::Spec { .. } | Self::Partition { .. } => Errno::INVAL,
+            Self::NoDevice
+            | Self::Config(_)
+            | Self::Spec { .. }
+            | Self::Profile { .. }
+            | Self::Partition { .. } => Errno::INVAL,
             Self::Vfio { error } => error.errno(),
             Self::Connect { error } => error.errno(),
             Self::Serve { error } => error.errno(),

@@ -1,6 +1,7 @@
 //! A device in one string: `virtual:disk.img?media=dram,size=1G`.
 
 use crate::behaviour::Behaviour;
+use crate::profile::{DriveProfile, ProfileFault};
 use nvmed_flash::ProfileError;
 use nvmed_units::parse_bytes;
 use nvmed_vdev::{Clock, FaultError};
@@ -182,6 +183,17 @@ pub enum SpecError {
         /// What is wrong with them.
         error: ProfileError,
     },
+    /// A profile, and latencies beside it.
+    #[error(
+        "device option `profile` says how long commands take; leave it out, or `latency` and `bandwidth`"
+    )]
+    ProfileAndLatency,
+    /// No built-in profile has the name that was given.
+    #[error("device option `profile`: {fault}")]
+    UnknownProfile {
+        /// What there is.
+        fault: ProfileFault,
+    },
     /// What `vfio` was given is no PCI address.
     #[error("{error}")]
     Address {
@@ -204,7 +216,8 @@ type Setting<'a> = (&'a str, &'a str);
 impl VirtualSpec {
     const OPTIONS: &str = "media=file|dram|null, size=1G, flush=host|process, write_cache=volatile|none, \
                            lba=512|4096, serial=TEXT, clock=inline|threaded|virtual, latency=200us, read_latency=80us, \
-                           write_latency=20us, bandwidth=2G, faults=drop:op=read+nth=3;delay:us=500";
+                           write_latency=20us, bandwidth=2G, profile=tlc|FILE, \
+                           faults=drop:op=read+nth=3;delay:us=500";
 
     fn set(&mut self, setting: Setting<'_>) -> Option<()> {
         match setting {
@@ -368,6 +381,19 @@ fn named(path: &str, engine: &'static str, example: &'static str) -> Result<(), 
     if path.is_empty() { Err(SpecError::NoPath { engine, example }) } else { Ok(()) }
 }
 
+/// Whether there is a profile of the name; a file is read when the device is opened.
+fn check_profile(behaviour: &Behaviour) -> Result<(), SpecError> {
+    if behaviour.is_ambiguous() {
+        return Err(SpecError::ProfileAndLatency);
+    }
+    match behaviour.profile.as_deref().filter(|name| !DriveProfile::is_file(name)) {
+        Some(name) => {
+            DriveProfile::named(name).map(drop).map_err(|fault| SpecError::UnknownProfile { fault })
+        }
+        None => Ok(()),
+    }
+}
+
 impl DeviceSpec {
     /// Reads a device string: `[ENGINE:]PATH[?option,option…]`. Without an engine it is `virtual`.
     ///
@@ -413,9 +439,10 @@ impl DeviceSpec {
                     named(path, "virtual", "virtual:disk.img")?;
                 }
                 spec.behaviour.plan().map_err(|error| SpecError::Faults { error })?;
-                if let Some(drive) = spec.behaviour.drive() {
+                if let Some(drive) = spec.behaviour.fixed() {
                     drive.check().map_err(|error| SpecError::Profile { error })?;
                 }
+                check_profile(&spec.behaviour)?;
                 Ok(Self::Virtual(spec))
             }
             "vfio" => {
@@ -447,14 +474,15 @@ impl DeviceSpec {
         }
     }
 
-    /// The same device with its path made absolute from `base`.
+    /// The same device with its path, and that of its profile, made absolute from `base`.
     #[must_use]
     pub fn absolute(mut self, base: &Path) -> Self {
-        if let Some(path) = self.path_mut()
-            && !path.is_empty()
-        {
-            *path = crate::config::absolute(base, &*path).display().to_string();
+        let absolute =
+            |path: &mut String| *path = crate::config::absolute(base, &*path).display().to_string();
+        if let Self::Virtual(spec) = &mut self {
+            spec.behaviour.profile.iter_mut().filter(|name| DriveProfile::is_file(name)).for_each(absolute);
         }
+        self.path_mut().into_iter().filter(|path| !path.is_empty()).for_each(absolute);
         self
     }
 
@@ -561,6 +589,8 @@ mod tests {
             "virtual:disk.img?lba=4096,serial=A-7",
             "virtual:?media=dram,size=65536,clock=virtual,read_latency=80000ns,bandwidth=1000",
             "virtual:d.img?faults=drop:op=read+lba=1..9;stop",
+            "virtual:d.img?clock=virtual,profile=emmc-8ps",
+            "virtual:d.img?profile=./my drive.toml,faults=stop",
             "vfio:0000:01:00.0?nsid=2,interrupts=off",
             "vfio-user:/run/nvmed.sock",
             "uring:/dev/nvme0n1?iopoll=on",
@@ -573,6 +603,9 @@ mod tests {
         }
         assert_eq!(DeviceSpec::parse("disk.img?size=1G").unwrap().size_bytes(), Some(1 << 30));
         assert_eq!(DeviceSpec::parse("./a:b.img").unwrap().file(), Some("./a:b.img"));
+        let absolute = |text| DeviceSpec::parse(text).unwrap().absolute(Path::new("/x")).to_string();
+        assert_eq!(absolute("d.img?profile=tlc"), "virtual:/x/d.img?profile=tlc");
+        assert_eq!(absolute("d.img?profile=my.toml"), "virtual:/x/d.img?profile=/x/my.toml");
     }
 
     #[test]
@@ -590,6 +623,10 @@ mod tests {
             ("virtual:", "as in `virtual:disk.img`"),
             ("d.img?latency=200", "device option `latency=200`"),
             ("d.img?latency=3601s", "the device's times, in ns: `read_latency` is 3601000000000"),
+            ("d.img?profile=", "device option `profile=`"),
+            ("d.img?profile=qlc", "no profile is called `qlc`; there are dram, xpoint"),
+            ("d.img?profile=tlc,latency=1us", "leave it out, or `latency` and `bandwidth`"),
+            ("d.img?bandwidth=1G,profile=a/b", "leave it out, or `latency` and `bandwidth`"),
             ("d.img?faults=drop:op=red", "fault rule `drop:op=red`: `op=red` is not understood"),
         ] {
             let said = DeviceSpec::parse(text).unwrap_err().to_string();
