@@ -7,6 +7,7 @@ mod beyond;
 mod client;
 mod clock;
 mod copy;
+mod device;
 mod devices;
 mod df;
 mod ending;
@@ -79,6 +80,7 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Lab(arguments) => return lab::lab(arguments),
         Command::Kv(arguments) => return kv::kv(&arguments.command),
+        Command::Device(arguments) => device::device(&arguments.command),
         Command::Identify(arguments) => identify::identify(arguments),
         Command::Smart(arguments) => smart::smart(arguments),
         Command::Top(arguments) => top::top(arguments),

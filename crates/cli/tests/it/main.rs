@@ -3,6 +3,7 @@
 mod agree;
 mod bad_input;
 mod bench;
+mod device;
 mod devices;
 mod ending;
 mod files;
