@@ -5,9 +5,9 @@ pub mod arguments;
 use crate::failure::{Failure, Status};
 use crate::inspect::size;
 use crate::output::Output;
-use arguments::{DeviceCommand, Profiles, Show};
+use arguments::{Create, DeviceCommand, Profiles, Show};
 use nvmed_flash::{ArrayProfile, BlockKind, Medium, Profile, Rate, UNIT_BYTES};
-use nvmed_stack::{DriveProfile, Figures, ProfileFault, Work};
+use nvmed_stack::{DriveProfile, Figures, NewDrive, ProfileFault, Work, create_drive, precondition_drive};
 use serde_json::json;
 
 /// Lists or shows profiles.
@@ -16,6 +16,10 @@ use serde_json::json;
 /// There is no such profile, it makes no sense, or no drive of it has the size.
 pub fn device(command: &DeviceCommand) -> Result<(), Failure> {
     match command {
+        DeviceCommand::Create(arguments) => create(arguments),
+        DeviceCommand::Precondition(arguments) => {
+            made(&arguments.image, &precondition_drive(&arguments.image)?, true)
+        }
         DeviceCommand::Profiles(arguments) => profiles(arguments),
         DeviceCommand::Show(arguments) => show(arguments),
     }
@@ -24,6 +28,27 @@ pub fn device(command: &DeviceCommand) -> Result<(), Failure> {
 fn refused(fault: ProfileFault) -> Failure {
     let status = if matches!(fault, ProfileFault::File { .. }) { Status::Failed } else { Status::Usage };
     Failure::new(status, format!("device: {fault}"))
+}
+
+fn create(arguments: &Create) -> Result<(), Failure> {
+    let profile = DriveProfile::named(&arguments.profile).map_err(refused)?;
+    let drive = create_drive(&NewDrive {
+        image: &arguments.image,
+        profile: &profile,
+        size_bytes: arguments.size,
+        again: arguments.again,
+        used: arguments.used,
+    });
+    made(&arguments.image, &drive?, arguments.used)
+}
+
+/// Says what was made.
+fn made(image: &str, drive: &Profile, used: bool) -> Result<(), Failure> {
+    let Medium::Array(array) = &drive.medium else { return Ok(()) };
+    let mut out = Output::new();
+    let state = if used { "as after long use" } else { "new" };
+    out.text(&format!("{image}: a drive of {}, {state}\n", size(array.capacity_bytes)))?;
+    out.finish()
 }
 
 fn profiles(arguments: &Profiles) -> Result<(), Failure> {

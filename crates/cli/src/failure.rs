@@ -76,10 +76,17 @@ impl Failure {
 impl From<StackError> for Failure {
     fn from(error: StackError) -> Self {
         let status = match &error {
-            StackError::Config(_) | StackError::Spec { .. } | StackError::Profile { .. } => Status::Usage,
+            StackError::Config(_)
+            | StackError::Spec { .. }
+            | StackError::Profile { .. }
+            | StackError::IsDrive { .. }
+            | StackError::Shrinks { .. } => Status::Usage,
             StackError::Fs { error, .. } => status_of(error),
             other if other.errno() == Errno::BUSY => Status::Busy,
-            StackError::Media { .. } => Status::Device,
+            StackError::Media { .. }
+            | StackError::DriveFile { .. }
+            | StackError::NoDrive { .. }
+            | StackError::AlreadyDrive { .. } => Status::Device,
             _ => Status::Failed,
         };
         Self::new(status, error.to_string())

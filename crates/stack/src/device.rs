@@ -1,5 +1,6 @@
 //! A device string becomes a device with queues.
 
+use crate::drive;
 use crate::error::StackError;
 use crate::spec::{
     DeviceSpec, FlushTo, Medium, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec, VirtualSpec,
@@ -98,8 +99,18 @@ pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controlle
     let plan = spec.behaviour.plan();
     let plan =
         plan.map_err(|error| StackError::Spec { device: name(), error: SpecError::Faults { error } })?;
+    let config = ControllerConfig {
+        lba_bytes: spec.lba_bytes,
+        serial: spec.serial.clone(),
+        clock: spec.behaviour.clock(),
+        faults: plan,
+        ..ControllerConfig::default()
+    };
+    if let Some(drive) = drive::beside(spec)? {
+        return drive.controller(spec, open, config);
+    }
     let profiled = |bytes| {
-        let drive = spec.behaviour.profiled(bytes);
+        let drive = spec.behaviour.drive(bytes);
         drive.map_err(|fault| StackError::Profile { device: name(), fault })
     };
     if let Open::Create { bytes } = open {
@@ -107,16 +118,8 @@ pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controlle
         profiled(bytes)?;
     }
     let medium = medium(spec, open)?;
-    profiled(medium.bytes())?;
-    let config = ControllerConfig {
-        lba_bytes: spec.lba_bytes,
-        serial: spec.serial.clone(),
-        clock: spec.behaviour.clock(),
-        drive: spec.behaviour.drive(),
-        faults: plan,
-        ..ControllerConfig::default()
-    };
-    Ok(Controller::new(config, medium))
+    let drive = profiled(medium.bytes())?;
+    Ok(Controller::new(ControllerConfig { drive, ..config }, medium))
 }
 
 /// A file or block device, by io_uring.
@@ -145,7 +148,7 @@ fn uring_cmd(spec: &UringCmdSpec, open: Open) -> Result<Arc<dyn Engine>, StackEr
     Ok(Arc::new(engine))
 }
 
-fn medium(spec: &VirtualSpec, open: Open) -> Result<Media, StackError> {
+pub(crate) fn medium(spec: &VirtualSpec, open: Open) -> Result<Media, StackError> {
     let fail = |error| StackError::Media { error };
     let bytes = match open {
         Open::Create { bytes } => Some(bytes),

@@ -7,7 +7,7 @@ use nvmed_engine::EngineError;
 use nvmed_fs::FsError;
 use nvmed_io::IoError;
 use nvmed_uring::UringError;
-use nvmed_vdev::MediaError;
+use nvmed_vdev::{DriveFileError, MediaError};
 use nvmed_vfio::VfioError;
 use nvmed_vfio_user::{ClientError, ServerError};
 use rustix::io::Errno;
@@ -101,6 +101,44 @@ pub enum StackError {
         /// What is wrong.
         fault: ProfileFault,
     },
+    /// The state of the drive beside an image cannot be used.
+    #[error("{error}")]
+    DriveFile {
+        /// Why.
+        error: DriveFileError,
+    },
+    /// An image has a drive already, which says how long commands take, and how large it is.
+    #[error("{image} is a drive that was made by `nvmed device create`, {bytes} bytes; leave out {what}")]
+    IsDrive {
+        /// The image.
+        image: String,
+        /// Bytes of it.
+        bytes: u64,
+        /// What is said beside it.
+        what: &'static str,
+    },
+    /// An image is larger than the drive that is to be made of it.
+    #[error("{image} has {bytes} bytes, and no drive of {wanted} is made of it, since bytes would be lost")]
+    Shrinks {
+        /// The image.
+        image: String,
+        /// Bytes that it has.
+        bytes: u64,
+        /// Bytes that were asked for.
+        wanted: u64,
+    },
+    /// An image is no drive.
+    #[error("{image} is a plain device without a drive's state; `nvmed device create` makes a drive of it")]
+    NoDrive {
+        /// The image.
+        image: String,
+    },
+    /// An image is to become a drive, and is one.
+    #[error("{image} is a drive already; --again makes a new one of it, whose history begins anew, and keeps its bytes")]
+    AlreadyDrive {
+        /// The image.
+        image: String,
+    },
     /// The controller did not come up.
     #[error("{device}: {error}")]
     Engine {
@@ -190,6 +228,11 @@ impl StackError {
             | Self::Config(_)
             | Self::Spec { .. }
             | Self::Profile { .. }
+            | Self::DriveFile { .. }
+            | Self::IsDrive { .. }
+            | Self::NoDrive { .. }
+            | Self::Shrinks { .. }
+            | Self::AlreadyDrive { .. }
             | Self::Partition { .. } => Errno::INVAL,
             Self::Vfio { error } => error.errno(),
             Self::Connect { error } => error.errno(),

@@ -38,6 +38,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriveProfile {
     name: String,
+    text: String,
     design: Design,
 }
 
@@ -75,13 +76,18 @@ impl DriveProfile {
     /// [`ProfileFault`]: what makes no sense, and where.
     pub fn read(name: &str, text: &str) -> Result<Self, ProfileFault> {
         let design = Design::read(&Text { file: name, text })?;
-        Ok(Self { name: name.to_owned(), design })
+        Ok(Self { name: name.to_owned(), text: text.to_owned(), design })
     }
 
     /// What it was asked for by.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The text that it was read from.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
     }
 
     /// What kind of drive it is, in a line.

@@ -16,6 +16,46 @@ Example:
 
 Exit status: 0 done; 1 failed; 2 wrong arguments, no such profile, or one that makes no sense.";
 
+/// What the pages of help of `nvmed device create` and `precondition` end with.
+pub const DRIVES: &str = "\
+IMAGE is made, or grows to the size; the bytes that it has stay. What the drive is like and has been through lies beside
+it, in IMAGE.flash (docs/spec/flash.md), and whoever opens IMAGE finds it. `nvmed smart IMAGE` shows it.
+
+Example:
+  nvmed device create disk.img --profile tlc --size 64G
+  nvmed format disk.img
+  nvmed device precondition disk.img
+
+Exit status: 0 done; 1 failed; 2 wrong arguments; 3 IMAGE is in use; 4 IMAGE is a drive already, or is none.";
+
+/// `nvmed device create`.
+#[derive(Debug, Args)]
+pub struct Create {
+    /// Image of the drive
+    #[arg(value_name = "IMAGE")]
+    pub image: String,
+    /// What it is to be like: a built-in profile (`nvmed device profiles`), or a TOML file
+    #[arg(long, value_name = "PROFILE")]
+    pub profile: String,
+    /// Capacity; absent, that of the image, or the profile's usual one
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+    /// As after having been written at random for long
+    #[arg(long)]
+    pub used: bool,
+    /// Also if IMAGE is a drive already: its history begins anew
+    #[arg(long)]
+    pub again: bool,
+}
+
+/// `nvmed device precondition`.
+#[derive(Debug, Args)]
+pub struct Precondition {
+    /// Image of the drive
+    #[arg(value_name = "IMAGE")]
+    pub image: String,
+}
+
 /// `nvmed device`.
 #[derive(Debug, Args)]
 pub struct Device {
@@ -28,6 +68,12 @@ pub struct Device {
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub enum DeviceCommand {
+    /// Make a drive of an image: a device whose commands take a drive's time, and whose wear stays
+    #[command(after_help = DRIVES)]
+    Create(Create),
+    /// Make a drive what it is after long use, at once; its history begins anew, the image's bytes stay
+    #[command(after_help = DRIVES)]
+    Precondition(Precondition),
     /// List the built-in profiles of drives: what they are, and where their numbers come from
     #[command(after_help = PROFILES)]
     Profiles(Profiles),

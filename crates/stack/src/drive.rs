@@ -1,0 +1,129 @@
+//! Drives that stay: an image with the state of a drive beside it (docs/spec/flash.md).
+
+use crate::device::{Open, medium};
+use crate::error::StackError;
+use crate::profile::DriveProfile;
+use crate::spec::{DeviceSpec, FlushTo, Medium, VirtualSpec};
+use nvmed_flash::Profile;
+use nvmed_vdev::{Clock, Controller, ControllerConfig, DriveFile, Flush, KeptDrive, Media};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The drive that an image is.
+pub(crate) struct ImageDrive {
+    profile: DriveProfile,
+    bytes: u64,
+}
+
+/// The drive that a device's image is, if it is one.
+pub(crate) fn beside(spec: &VirtualSpec) -> Result<Option<ImageDrive>, StackError> {
+    if spec.medium != Medium::File {
+        return Ok(None);
+    }
+    let described = DriveFile::describe(Path::new(&spec.path)).map_err(|error| StackError::DriveFile { error })?;
+    let Some(described) = described else { return Ok(None) };
+    let name = DriveFile::beside(Path::new(&spec.path)).display().to_string();
+    let profile = DriveProfile::read(&name, &described.profile)
+        .map_err(|fault| StackError::Profile { device: spec.path.clone(), fault })?;
+    Ok(Some(ImageDrive { profile, bytes: described.image_bytes }))
+}
+
+impl ImageDrive {
+    /// A controller of the drive, in the state in which it was left.
+    pub fn controller(
+        &self,
+        spec: &VirtualSpec,
+        open: Open,
+        mut config: ControllerConfig,
+    ) -> Result<Arc<Controller>, StackError> {
+        let is_drive = |what| StackError::IsDrive { image: spec.path.clone(), bytes: self.bytes, what };
+        if matches!(open, Open::Create { bytes } if bytes != self.bytes) {
+            return Err(is_drive("the size, or make another drive of it with `nvmed device create --again`"));
+        }
+        if spec.behaviour.profile.is_some() {
+            return Err(is_drive("`profile`"));
+        }
+        if spec.behaviour.fixed().is_some() {
+            return Err(is_drive("`latency` and `bandwidth`"));
+        }
+        let media = medium(spec, open)?;
+        let profile = self.profile.drive(self.bytes).map_err(|fault| StackError::Profile {
+            device: DeviceSpec::Virtual(spec.clone()).to_string(),
+            fault,
+        })?;
+        let place = (Path::new(&spec.path), &media, flush(spec));
+        let drive = KeptDrive::open(place, &profile).map_err(|error| StackError::DriveFile { error })?;
+        config.drive = Some(profile);
+        if spec.behaviour.clock.is_none() {
+            config.clock = Clock::Threaded;
+        }
+        Ok(Controller::with_kept_drive(config, media, drive))
+    }
+}
+
+fn flush(spec: &VirtualSpec) -> Flush {
+    match spec.flush {
+        FlushTo::Host => Flush::Host,
+        FlushTo::Process => Flush::Process,
+    }
+}
+
+/// How a drive is made of an image.
+#[derive(Clone, Debug)]
+pub struct NewDrive<'a> {
+    /// The image.
+    pub image: &'a str,
+    /// What it is to be like.
+    pub profile: &'a DriveProfile,
+    /// Its bytes; absent, those of the image, if there is one, or else the profile's usual ones.
+    pub size_bytes: Option<u64>,
+    /// Whether it may be a drive already.
+    pub again: bool,
+    /// As after having been written at random for long.
+    pub used: bool,
+}
+
+/// Makes a drive of an image, whose bytes stay as they are; the image is made if there is none, and grows to the size.
+/// Answers the drive.
+///
+/// # Errors
+/// The size fits no drive of the profile, the image is in use or a drive already, or the host refuses.
+pub fn create_drive(new: &NewDrive<'_>) -> Result<Profile, StackError> {
+    let image = Path::new(new.image);
+    if !new.again && DriveFile::beside(image).exists() {
+        return Err(StackError::AlreadyDrive { image: new.image.to_owned() });
+    }
+    let there = std::fs::metadata(image).ok().map(|found| found.len()).filter(|&bytes| bytes > 0);
+    let bytes = new.size_bytes.or(there).unwrap_or(new.profile.usual_bytes());
+    let fail = |fault| StackError::Profile { device: new.image.to_owned(), fault };
+    // Before a file is made that no drive of the profile fits.
+    let profile = new.profile.drive(bytes).map_err(fail)?;
+    let spec = VirtualSpec { path: new.image.to_owned(), ..VirtualSpec::default() };
+    let media = medium(&spec, Open::Create { bytes })?;
+    if media.bytes() != bytes {
+        let (image, is) = (new.image.to_owned(), media.bytes());
+        return Err(StackError::Shrinks { image, bytes: is, wanted: bytes });
+    }
+    keep(&spec, &media, (&profile, new.profile.text()), new.used)?;
+    Ok(profile)
+}
+
+/// Makes a drive anew, as after having been written at random for long; its bytes stay as they are.
+///
+/// # Errors
+/// The image is no drive, or is in use.
+pub fn precondition_drive(image: &str) -> Result<Profile, StackError> {
+    let spec = VirtualSpec { path: image.to_owned(), ..VirtualSpec::default() };
+    let Some(drive) = beside(&spec)? else { return Err(StackError::NoDrive { image: image.to_owned() }) };
+    let media = medium(&spec, Open::Existing { locked_by_run: false })?;
+    let fail = |fault| StackError::Profile { device: image.to_owned(), fault };
+    let profile = drive.profile.drive(drive.bytes).map_err(fail)?;
+    keep(&spec, &media, (&profile, drive.profile.text()), true)?;
+    Ok(profile)
+}
+
+fn keep(spec: &VirtualSpec, media: &Media, profile: (&Profile, &str), used: bool) -> Result<(), StackError> {
+    KeptDrive::create((Path::new(&spec.path), media, flush(spec)), profile, used)
+        .map(|_| ())
+        .map_err(|error| StackError::DriveFile { error })
+}
