@@ -111,7 +111,7 @@ pub struct Controller {
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        self.close_drive();
+        self.rest_drive();
     }
 }
 
@@ -397,6 +397,7 @@ impl Controller {
         if cc.shn() != 0 && before.shn() == 0 {
             // Shutdown complete even when the flush fails: the host is told by its own Flush.
             let _ = self.media.flush();
+            self.rest_drive();
             self.change_status(|status| status.with_shst(SHST_COMPLETE));
         }
     }

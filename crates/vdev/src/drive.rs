@@ -159,14 +159,14 @@ impl Controller {
         before.with(&self.counters(), self.made.elapsed().as_secs())
     }
 
-    /// Closes the drive: what it does is finished and kept.
-    pub(crate) fn close_drive(&mut self) {
-        let Some(drive) = self.drive.take() else { return };
+    /// Lets the drive rest: what it does is finished and kept.
+    pub(crate) fn rest_drive(&self) {
+        let Some(drive) = &self.drive else { return };
         let mut state = drive.state.lock();
         let DriveState { flash, kept, .. } = &mut *state;
         if let Some(kept) = kept {
             let life = self.lived(kept.life);
-            kept.close(flash, life);
+            kept.rest(flash, life);
         }
     }
 

@@ -111,6 +111,8 @@ pub(crate) struct Kept {
     file: Option<DriveFile>,
     /// As it was when the controller was made.
     pub life: Life,
+    /// Nothing has changed since it was kept at rest.
+    at_rest: bool,
 }
 
 impl KeptDrive {
@@ -130,7 +132,7 @@ impl KeptDrive {
         }
         let file = DriveFile::create((image, media, flush), (profile, text), &flash)?;
         flash.keep_records();
-        Ok(Self { flash, kept: Kept { file: Some(file), life: Life { power_cycles: 1, ..Life::default() } } })
+        Ok(Self { flash, kept: Kept { file: Some(file), life: Life { power_cycles: 1, ..Life::default() }, at_rest: true } })
     }
 
     /// The drive that was made of an image, of the profile that its state names.
@@ -151,7 +153,7 @@ impl KeptDrive {
         file.set_life(life.words(counts));
         file.checkpoint(&flash, false)?;
         flash.keep_records();
-        Ok(Self { flash, kept: Kept { file: Some(file), life } })
+        Ok(Self { flash, kept: Kept { file: Some(file), life, at_rest: false } })
     }
 }
 
@@ -162,6 +164,7 @@ impl Kept {
         if flash.records().is_empty() {
             return;
         }
+        self.at_rest = false;
         let Some(file) = &mut self.file else { return flash.clear_records() };
         if !file.has_room(flash) {
             file.set_life(life(self.life).words(flash.counts()));
@@ -183,15 +186,16 @@ impl Kept {
         self.file.is_some()
     }
 
-    /// Lets the drive finish what it does, and keeps it at rest.
-    pub fn close(&mut self, flash: &mut DriveFlash, life: Life) {
-        let Some(file) = &mut self.file else { return };
+    /// Lets the drive finish what it does, and keeps it at rest; once, if nothing changes.
+    pub fn rest(&mut self, flash: &mut DriveFlash, life: Life) {
+        let Some(file) = self.file.as_mut().filter(|_| !self.at_rest) else { return };
         while flash.advance(u64::MAX).is_some() {}
         let _ = flash.arrive(flash.now(), &Command { kind: Kind::Flush, start: 0, bytes: 0 });
         while flash.advance(u64::MAX).is_some() {}
         file.set_life(life.words(flash.counts()));
         // Nobody is there to be told. If the host cannot write, the drive is as if it had just ended.
-        let _ = file.checkpoint(flash, true);
+        self.at_rest = file.checkpoint(flash, true).is_ok();
+        flash.clear_records();
     }
 }
 
