@@ -318,7 +318,7 @@ fn lives(count: u64, live: impl Fn(&mut Life, &mut SplitMix, u64)) {
 
 #[test]
 fn random_commands_on_full_drives() {
-    lives(100, |life, dice, units| {
+    lives(60, |life, dice, units| {
         for _ in 0..400 {
             let first = dice.below(units);
             let count = 1 + dice.below(12.min(units - first));
@@ -339,7 +339,7 @@ fn random_commands_on_full_drives() {
 #[test]
 fn writes_of_one_size_and_reads() {
     // With kinds of blocks, those of the other kind have to take what does not fit.
-    lives(100, |life, dice, units| {
+    lives(60, |life, dice, units| {
         let count = [1, 2, 3, 5][dice.below(4) as usize];
         for number in 0..600 {
             let first = dice.below(units - count);
@@ -350,7 +350,7 @@ fn writes_of_one_size_and_reads() {
 
 #[test]
 fn writes_to_few_units() {
-    lives(60, |life, dice, _| {
+    lives(40, |life, dice, _| {
         for _ in 0..600 {
             let (first, fua) = (dice.below(3), dice.below(8) == 0);
             life.units(Kind::Write { fua }, first, 1);

@@ -11,7 +11,7 @@ mod naive;
 use crate::drives::Dice;
 use loads::Case;
 use naive::{Answer, simulate};
-use nvmed_flash::{Command, Completion, Flash};
+use nvmed_flash::{Command, Completion, FixedProfile, Flash, Kind, Profile, Rate};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -82,9 +82,9 @@ impl Asks for AnyHow {
     }
 }
 
-/// What the model does with a case.
-fn model(case: &Case, asks: &mut dyn Asks) -> Answer {
-    let mut flash = Flash::new(&case.profile()).expect("the case has a profile");
+/// What the model does with a list of arrivals.
+fn model(profile: &Profile, load: &[(u64, Command)], asks: &mut dyn Asks) -> Answer {
+    let mut flash = Flash::new(profile).expect("the profile describes a drive");
     let mut under_way: HashMap<u32, usize> = HashMap::new();
     let mut completions = Vec::new();
     let mut done = |under_way: &mut HashMap<u32, usize>, completion: Completion| {
@@ -92,7 +92,7 @@ fn model(case: &Case, asks: &mut dyn Asks) -> Answer {
         completions.push((number, completion.time, completion.refused));
     };
     let mut at = 0;
-    for (number, &(time, command)) in case.load.iter().enumerate() {
+    for (number, &(time, command)) in load.iter().enumerate() {
         at = time.max(at);
         asks.before(&mut flash, at, &mut |completion| done(&mut under_way, completion));
         while !flash.takes() {
@@ -147,7 +147,7 @@ fn the_model_does_what_its_document_says() {
     for_each_seed("oracle::the_model", |seed| {
         let case = Case::new(seed);
         let expected = simulate(&case.array, case.room as usize, &case.load);
-        compare(&case.load, &expected, &model(&case, &mut Plainly))?;
+        compare(&case.load, &expected, &model(&case.profile(), &case.load, &mut Plainly))?;
         let done = expected.completions.len();
         if done < case.load.len() {
             let left = case.load.len() - done;
@@ -173,9 +173,48 @@ fn the_model_does_what_its_document_says() {
 fn it_answers_the_same_however_it_is_asked() {
     for_each_seed("oracle::it_answers", |seed| {
         let case = Case::new(seed);
-        let expected = model(&case, &mut Plainly);
+        let expected = model(&case.profile(), &case.load, &mut Plainly);
         (0..3).try_for_each(|way| {
-            compare(&case.load, &expected, &model(&case, &mut AnyHow(Dice(seed * 3 + way))))
+            compare(
+                &case.load,
+                &expected,
+                &model(&case.profile(), &case.load, &mut AnyHow(Dice(seed * 3 + way))),
+            )
         })
+    });
+}
+
+#[test]
+fn a_fixed_medium_does_what_its_document_says() {
+    for_each_seed("oracle::a_fixed", |seed| {
+        let mut dice = Dice(seed);
+        let (read_ns, write_ns) = (dice.between(1, 3) * 1000, dice.between(1, 5000));
+        let link = dice.of(&[Rate::UNLIMITED, Rate::per_second(20_000_000_000), Rate { bytes: 7, ns: 3 }]);
+        let load = Case::new(seed).load;
+        // When the last byte has passed, in parts of a nanosecond; when the last command of others than reads completes.
+        let (mut passed, mut other) = (0_u128, 0);
+        let mut completions = Vec::new();
+        for (number, &(time, command)) in load.iter().enumerate() {
+            let mut end = time;
+            let moves = matches!(command.kind, Kind::Read | Kind::Write { .. });
+            if moves && !link.is_unlimited() {
+                let of = u128::from(link.bytes);
+                passed =
+                    (u128::from(time) * of).max(passed) + u128::from(command.bytes) * u128::from(link.ns);
+                end = passed.div_ceil(of) as u64;
+            }
+            if command.kind == Kind::Read {
+                completions.push((end + read_ns, 0, number));
+            } else {
+                other = other.max(end + write_ns);
+                completions.push((other, 1, number));
+            }
+        }
+        completions.sort_unstable();
+        let completions = completions.into_iter().map(|(time, _, number)| (number, time, false)).collect();
+        let expected = Answer { completions, counts: [0; 6] };
+        let profile = Profile::fixed(FixedProfile { read_ns, write_ns, link });
+        compare(&load, &expected, &model(&profile, &load, &mut Plainly))?;
+        compare(&load, &expected, &model(&profile, &load, &mut AnyHow(Dice(seed))))
     });
 }
