@@ -86,7 +86,7 @@ impl Buffer {
     }
 
     /// Whether bytes are on their way to promised slots.
-    pub fn has_promised(&self) -> bool {
+    pub(crate) fn has_promised(&self) -> bool {
         self.promised > 0
     }
 

@@ -264,7 +264,7 @@ impl<W: Words> Layer<W> {
     }
 
     /// The drive is idle, or not any more: what is wanted of each group changes.
-    pub fn set_quiet(&mut self, quiet: bool) {
+    pub(crate) fn set_quiet(&mut self, quiet: bool) {
         if self.quiet != quiet {
             self.quiet = quiet;
             (0..self.groups.len()).for_each(|group| self.wake(group));

@@ -33,8 +33,9 @@ impl<W: Words> Layer<W> {
         }
     }
 
-    /// Where what is gathered for a kind goes: to blocks of that kind, or, when these are full of valid units and none of
-    /// them is being collected, to the first kind that has room. Answers the kind, the turn after its die, and the stripe.
+    /// Where what is gathered for a kind goes: to blocks of that kind, or, when these are full of valid units and
+    /// none of them is being collected, to the first kind that has room. Answers the kind, the turn after its die,
+    /// and the stripe.
     fn room_for(&self, kind: usize) -> Option<(usize, usize, Stripe)> {
         let of = |kind| self.stripe(kind).map(|(turn, stripe)| (kind, turn, stripe));
         let groups = || self.groups.iter().skip(kind).step_by(self.gathers.len());

@@ -1,7 +1,8 @@
 //! What a drive does in simple cases is what a formula says, within 1 %; write amplification within 3 %.
 //!
-//! In the formulas: C channels, n dies of a channel, P planes of a die, R registers of a plane; r, w, e the array times of
-//! a page's read, of a program and of an erase; x the bus time of a page. All pages are of one unit unless said.
+//! In the formulas: C channels, n dies of a channel, P planes of a die, R registers of a plane; r, w, e the array
+//! times of a page's read, of a program and of an erase; x the bus time of a page. All pages are of one unit unless
+//! said.
 
 use crate::drives::{Dice, nand};
 use nvmed_flash::{ArrayProfile, Command, FixedProfile, Flash, Kind, Medium, Profile, Rate, UNIT_BYTES};
@@ -143,9 +144,9 @@ fn the_largest_transfer_fits_in_the_smallest_buffer() {
 /// `array_ns`.
 ///
 /// With two registers or more a die works while its pages pass, so its P pages take the longer of `array_ns` and what
-/// the bus takes for the pages of all n dies: max(a, n P x) ÷ P for a page of each die. With one register no plane begins
-/// before its page has passed, and the die waits for all of its planes: a + P x, or n P x where the other dies fill the
-/// bus meanwhile.
+/// the bus takes for the pages of all n dies: max(a, n P x) ÷ P for a page of each die. With one register no plane
+/// begins before its page has passed, and the die waits for all of its planes: a + P x, or n P x where the other dies
+/// fill the bus meanwhile.
 fn page_ns([channels, chips, dies, planes, registers]: [u32; 5], bus_ns: u64, array_ns: u64) -> f64 {
     let of_channel = u64::from(chips * dies);
     let pass = u64::from(planes) * bus_ns;
@@ -192,9 +193,9 @@ fn permuted(dice: &mut Dice, places: u64, sides: u64) -> Vec<(u64, u64)> {
 
 #[test]
 fn saturated_reads_of_flash() {
-    // A drive that was filled in order has neighbours in one stripe, and stripes on the dies in turn: unit s P + p is on
-    // plane p of die s modulo the dies. So reads in order, and reads of one random unit of each plane of each die in
-    // random order, keep all planes busy.
+    // A drive that was filled in order has neighbours in one stripe, and stripes on the dies in turn: unit s P + p is
+    // on plane p of die s modulo the dies. So reads in order, and reads of one random unit of each plane of each die
+    // in random order, keep all planes busy.
     for (geometry, bus_ns) in GEOMETRIES.into_iter().flat_map(|g| BUSES.map(|bus| (g, bus))) {
         let array = array(geometry, bus_ns);
         let planes = u64::from(array.planes_total());
@@ -295,7 +296,8 @@ fn a_fixed_medium_is_its_latency_and_its_link() {
 }
 
 /// What greedy collection converges to with large blocks under uniform random writes: A = α ÷ (α + W(−α e^−α)), with
-/// α the physical over the logical units (Desnoyers, "Analytic Models of SSD Write Performance", ACM TOS 10(2), 2014).
+/// α the physical over the logical units (Desnoyers, "Analytic Models of SSD Write Performance", ACM TOS 10(2),
+/// 2014).
 fn amplification(alpha: f64) -> f64 {
     // Lambert's W at its upper branch, by Newton's method.
     let z = -alpha * (-alpha).exp();
@@ -331,8 +333,8 @@ fn random_overwrites_amplify_as_published_and_keep_the_die_busy() {
         let measured = (after.programmed_units - before.programmed_units) as f64 / host as f64;
         let published = amplification(used as f64 / logical as f64);
         near(measured, published, 3.0, &format!("{percent} % more than the capacity"));
-        // The die never rests: programs of the host wait at any time, and the bus passes what is next meanwhile. So time
-        // is that of what was programmed, read and erased.
+        // The die never rests: programs of the host wait at any time, and the bus passes what is next meanwhile. So
+        // time is that of what was programmed, read and erased.
         let busy = (after.programs - before.programs) * PROGRAM_NS
             + (after.page_reads - before.page_reads) * READ_NS
             + (after.erases - before.erases) * ERASE_NS;

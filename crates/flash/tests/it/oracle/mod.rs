@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 /// Seeds of a run, unless told otherwise.
-const SEEDS: u64 = 240;
+const SEEDS: u64 = 200;
 
 /// Runs a check for each seed, in two threads; says how to replay the one that failed.
 fn for_each_seed(test: &str, check: impl Fn(u64) -> Result<(), String> + Sync) {

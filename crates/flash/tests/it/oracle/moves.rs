@@ -412,8 +412,8 @@ impl Naive<'_> {
         }
     }
 
-    /// Whether the good blocks have no room for the capacity any more: in each group four of them are needed, and of each
-    /// block all but one unit of a program may be invalid without being worth collection.
+    /// Whether the good blocks have no room for the capacity any more: in each group four of them are needed, and of
+    /// each block all but one unit of a program may be invalid without being worth collection.
     pub fn is_read_only(&self) -> bool {
         let room = |number: usize| {
             let kind = self.kind(number);

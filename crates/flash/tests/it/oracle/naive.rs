@@ -20,8 +20,8 @@ pub struct Place {
 /// What a simulation answers.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Commands, by their number in the list, with the times at which they complete, in this order; and whether they were
-    /// refused.
+    /// Commands, by their number in the list, with the times at which they complete, in this order; and whether they
+    /// were refused.
     pub completions: Vec<(usize, u64, bool)>,
     /// As `Counts`: host units, moved units, programmed units, programs, page reads, erases.
     pub counts: [u64; 6],
