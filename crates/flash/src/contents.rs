@@ -191,6 +191,6 @@ impl SplitMix {
     /// A number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        crate::layer::mix(self.0) % limit
+        crate::room::mix(self.0) % limit
     }
 }

@@ -191,7 +191,7 @@ fn a_fixed_medium_does_what_its_document_says() {
         let (read_ns, write_ns) = (dice.between(1, 3) * 1000, dice.between(1, 5000));
         let link = dice.of(&[Rate::UNLIMITED, Rate::per_second(20_000_000_000), Rate { bytes: 7, ns: 3 }]);
         let load = Case::new(seed).load;
-        // When the last byte has passed, in parts of a nanosecond; when the last command of others than reads completes.
+        // When the last byte has passed, in parts of a nanosecond; when the last one of others than reads completes.
         let (mut passed, mut other) = (0_u128, 0);
         let mut completions = Vec::new();
         for (number, &(time, command)) in load.iter().enumerate() {
