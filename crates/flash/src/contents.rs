@@ -4,7 +4,6 @@
 //! page to page, whatever the map says.
 
 use crate::array::{Act, Op, Owner};
-use crate::buffer::Stage;
 use crate::fifo::NONE;
 use crate::geometry::Geometry;
 use crate::layer::{Layer, SLOT, UNMAPPED};
@@ -175,12 +174,6 @@ impl<W: Words> Layer<W> {
         let place = if entry & SLOT != 0 { self.buffer.slots[(entry & !SLOT) as usize].old } else { entry };
         (place != UNMAPPED)
             .then(|| self.contents.flash[place as usize].expect("a unit is mapped to what was erased"))
-    }
-
-    /// Whether a slot has the newest version of its unit.
-    pub(crate) fn is_current(&self, slot: u32) -> bool {
-        let entry = &self.buffer.slots[slot as usize];
-        entry.stage != Stage::Free && self.map[entry.unit as usize] == slot | SLOT
     }
 }
 
