@@ -6,7 +6,7 @@ use crate::identify::celsius;
 use crate::location::parse_spec;
 use crate::output::Output;
 use nvmed_engine::EngineError;
-use nvmed_nvme::{LogPage, SmartLog};
+use nvmed_nvme::{DriveLog, LogPage, SmartLog};
 use nvmed_stack::Open;
 use serde_json::{Value, json};
 use zerocopy::{FromZeros, IntoBytes};
@@ -39,9 +39,27 @@ pub fn smart(arguments: &Smart) -> Result<(), Failure> {
         ),
         error => Failure::new(Status::Failed, format!("{name}: health log: {error}")),
     })?;
+    let mut drive = DriveLog::new_zeroed();
+    // Other devices have another page there, or none.
+    let answered = engine.log_page(LogPage::DRIVE.0, drive.as_mut_bytes()).is_ok();
+    let drive = Some(drive).filter(|drive| answered && drive.is_whole());
     let mut out = Output::new();
-    out.text(&if arguments.json { facts(&name, &log) } else { page(&name, &log) })?;
-    out.finish()
+    out.text(&match (arguments.json, &drive) {
+        (true, drive) => facts(&name, &log, drive.as_ref()),
+        (false, drive) => page(&name, &log) + &drive.as_ref().map(flash_line).unwrap_or_default(),
+    })?;
+    out.finish()?;
+    engine.shutdown().map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))
+}
+
+/// What a virtual drive says of its flash.
+fn flash_line(log: &DriveLog) -> String {
+    let amplification =
+        log.amplification().map_or("nothing written yet".to_owned(), |of| format!("write amplification {of:.2}"));
+    format!(
+        "flash        {amplification}; {} erases, {} to {} of a block; {} of {} blocks bad\n",
+        log.erases, log.erases_min, log.erases_max, log.bad_blocks, log.blocks
+    )
 }
 
 /// 128 bits, the low half first.
@@ -100,8 +118,8 @@ fn count(halves: [u64; 2]) -> Value {
     u64::try_from(value).map_or_else(|_| Value::from(value as f64), Value::from)
 }
 
-fn facts(name: &str, log: &SmartLog) -> String {
-    let facts = json!({
+fn facts(name: &str, log: &SmartLog, drive: Option<&DriveLog>) -> String {
+    let mut facts = json!({
         "device": name,
         "critical_warning": log.critical_warning,
         "warnings": warnings(log),
@@ -120,6 +138,21 @@ fn facts(name: &str, log: &SmartLog) -> String {
         "media_errors": count(log.media_errors),
         "error_entries": count(log.error_entries),
     });
+    if let Some(drive) = drive {
+        facts["flash"] = json!({
+            "write_amplification": drive.amplification(),
+            "host_units": drive.host_units,
+            "programmed_units": drive.programmed_units,
+            "moved_units": drive.moved_units,
+            "programs": drive.programs,
+            "page_reads": drive.page_reads,
+            "erases": drive.erases,
+            "erases_min": drive.erases_min,
+            "erases_max": drive.erases_max,
+            "blocks": drive.blocks,
+            "bad_blocks": drive.bad_blocks,
+        });
+    }
     format!("{facts}\n")
 }
 
@@ -136,7 +169,7 @@ mod tests {
         let text = page("d", &log);
         assert!(text.contains("read-only") && text.contains("spare space is below"), "{text}");
         assert!(text.contains("read         1.0 MB"), "{text}");
-        assert!(facts("d", &log).contains("\"temperature_kelvin\":0"));
+        assert!(facts("d", &log, None).contains("\"temperature_kelvin\":0"));
         log.data_units_written = [u64::MAX; 2];
         assert!(page("d", &log).contains("PB"), "a count at its end is no panic");
     }

@@ -6,6 +6,7 @@
 //! Source: NVM Express Base Specification 2.0, NVM Command Set Specification 1.0.
 #![forbid(unsafe_code)]
 
+mod drive_log;
 mod entry;
 mod identify;
 mod log;
@@ -13,6 +14,7 @@ mod opcode;
 pub mod register;
 mod status;
 
+pub use drive_log::DriveLog;
 pub use entry::{CompletionEntry, DEALLOCATE_BIT, DsmRange, FUA_BIT, SubmissionEntry};
 pub use identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, command_set};
 pub use log::{ErrorEntry, LogPage, SmartLog};

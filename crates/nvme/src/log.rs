@@ -19,6 +19,8 @@ impl LogPage {
     pub const CHANGED_NAMESPACES: Self = Self(0x04);
     /// Commands Supported and Effects.
     pub const EFFECTS: Self = Self(0x05);
+    /// The vendor's: of a virtual drive, a [`crate::DriveLog`].
+    pub const DRIVE: Self = Self(0xc0);
 }
 
 /// One entry of the Error Information log, 64 bytes (Base 2.0, figure 206).

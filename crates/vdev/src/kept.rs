@@ -4,7 +4,7 @@ use crate::counters::Counters;
 use crate::drive_file::{DriveFile, DriveFileError, LIFE_COUNTERS};
 use crate::file::Flush;
 use crate::media::Media;
-use nvmed_flash::{Command, Counts, DriveWear, Flash, Kind, Profile, Tables, table_sizes};
+use nvmed_flash::{Command, Counts, Flash, Kind, Profile, Tables, table_sizes};
 use nvmed_sys::Words;
 use rustix::io::Errno;
 use std::path::Path;
@@ -197,28 +197,4 @@ impl Kept {
         self.at_rest = file.checkpoint(flash, true).is_ok();
         flash.clear_records();
     }
-}
-
-/// What a drive tells of itself beyond SMART: the vendor's log page C0h, 512 bytes, little-endian.
-pub(crate) fn vendor_log(counts: Counts, wear: DriveWear) -> Vec<u8> {
-    let mut log = vec![0; 512];
-    let numbers = [
-        counts.host_units,
-        counts.programmed_units,
-        counts.moved_units,
-        counts.programs,
-        counts.page_reads,
-        counts.erases,
-        (counts.amplification() * 1000.0) as u64,
-        u64::from(wear.erases_min),
-        u64::from(wear.erases_max),
-        wear.erases,
-        u64::from(wear.blocks),
-        u64::from(wear.bad_blocks),
-    ];
-    log[..8].copy_from_slice(b"nvmedflg");
-    for (into, number) in log[8..].chunks_exact_mut(8).zip(numbers) {
-        into.copy_from_slice(&number.to_le_bytes());
-    }
-    log
 }

@@ -2,8 +2,7 @@
 
 use crate::controller::Controller;
 use crate::features::TEMPERATURE_K;
-use crate::kept::vendor_log;
-use nvmed_nvme::{LogPage, SmartLog};
+use nvmed_nvme::{DriveLog, LogPage, SmartLog};
 use zerocopy::IntoBytes;
 
 impl Controller {
@@ -16,10 +15,7 @@ impl Controller {
             LogPage::FIRMWARE => Some(firmware_slots()),
             LogPage::CHANGED_NAMESPACES => Some(self.changed_namespaces()),
             LogPage::EFFECTS => Some(effects()),
-            VENDOR => self.drive.as_ref().map(|drive| {
-                let state = drive.state.lock();
-                vendor_log(state.flash.counts(), state.flash.wear())
-            }),
+            LogPage::DRIVE => self.drive_log().map(|log| log.as_bytes().to_vec()),
             _ => None,
         }
     }
@@ -41,6 +37,26 @@ impl Controller {
         self.tell_drive(&mut log);
         log.error_entries[0] = self.errors.lock().count();
         log
+    }
+
+    /// What a drive of flash memory knows of itself.
+    fn drive_log(&self) -> Option<DriveLog> {
+        let state = self.drive.as_ref()?.state.lock();
+        let (counts, wear) = (state.flash.counts(), state.flash.wear());
+        (wear.blocks > 0).then(|| {
+            let mut log = DriveLog::default();
+            log.host_units = counts.host_units;
+            log.programmed_units = counts.programmed_units;
+            log.moved_units = counts.moved_units;
+            log.programs = counts.programs;
+            log.page_reads = counts.page_reads;
+            log.erases = counts.erases;
+            log.erases_min = wear.erases_min.into();
+            log.erases_max = wear.erases_max.into();
+            log.blocks = wear.blocks.into();
+            log.bad_blocks = wear.bad_blocks.into();
+            log
+        })
     }
 
     /// What a drive knows of its wear, and of its life.
@@ -68,9 +84,6 @@ impl Controller {
         log.media_errors[0] = life.media_errors;
     }
 }
-
-/// The drive's own log, of those that are the vendor's.
-const VENDOR: LogPage = LogPage(0xc0);
 
 /// Supported Log Pages: a dword a page, bit 0 set.
 fn supported() -> Vec<u8> {

@@ -1,0 +1,57 @@
+//! What a virtual drive tells of its flash: log page C0h, one of the vendor's.
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// The log page, 512 bytes, little-endian. Counts are of the drive's whole life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct DriveLog {
+    /// [`DriveLog::MAGIC`]: other vendors have other pages here.
+    pub magic: [u8; 8],
+    /// Units of 4 KiB that hosts have written.
+    pub host_units: u64,
+    /// Units of all programs, padding among them.
+    pub programmed_units: u64,
+    /// Units that garbage collection has moved.
+    pub moved_units: u64,
+    /// Programs.
+    pub programs: u64,
+    /// Pages that were read.
+    pub page_reads: u64,
+    /// Erases since the drive was made, as counted by the drive.
+    pub erases: u64,
+    /// Erases of the least worn good block.
+    pub erases_min: u64,
+    /// Erases of the most worn good block.
+    pub erases_max: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Those of them that are bad.
+    pub bad_blocks: u64,
+    _reserved_88: [u8; 424],
+}
+
+const _: () = assert!(size_of::<DriveLog>() == 512);
+
+impl DriveLog {
+    /// What the page begins with.
+    pub const MAGIC: [u8; 8] = *b"nvmedflg";
+
+    /// Whether this is such a page.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.magic == Self::MAGIC
+    }
+
+    /// Write amplification: what was programmed over what hosts have written; `None` before they have written anything.
+    #[must_use]
+    pub fn amplification(&self) -> Option<f64> {
+        (self.host_units > 0).then(|| self.programmed_units as f64 / self.host_units as f64)
+    }
+}
+
+impl Default for DriveLog {
+    fn default() -> Self {
+        Self { magic: Self::MAGIC, ..Self::new_zeroed() }
+    }
+}
