@@ -14,7 +14,8 @@ use nvmed_sys::Words;
 /// The simulator's rows.
 pub const SIMULATOR: [&str; 2] = ["flash.simulator.read", "flash.simulator.write"];
 /// The rows of write amplification, by over-provisioning in percent.
-pub const AMPLIFICATION: [&str; 3] = ["flash.amplification.7", "flash.amplification.15", "flash.amplification.28"];
+pub const AMPLIFICATION: [&str; 3] =
+    ["flash.amplification.7", "flash.amplification.15", "flash.amplification.28"];
 /// The rows of a large drive that was made used.
 pub const PRECONDITION: [&str; 3] =
     ["flash.precondition.time", "flash.precondition.amplification", "flash.precondition.memory"];
@@ -85,7 +86,11 @@ impl Bench {
     }
 
     /// Keeps [`DEPTH`] of the commands under way; what the layer did for them, and the processor's nanoseconds.
-    fn run(&mut self, count: u64, mut next: impl FnMut(&mut Dice, u64) -> Command) -> Result<(Counts, u64), String> {
+    fn run(
+        &mut self,
+        count: u64,
+        mut next: impl FnMut(&mut Dice, u64) -> Command,
+    ) -> Result<(Counts, u64), String> {
         let (before, begin) = (self.flash.counts(), thread_cpu_ns());
         let (mut given, mut under_way, mut now) = (0, 0, self.flash.now());
         loop {
@@ -129,7 +134,14 @@ pub(crate) fn operations(counts: Counts) -> u64 {
     counts.programs + counts.page_reads + counts.erases
 }
 
-pub(crate) fn row(name: &str, unit: &'static str, who: &str, samples: Samples, goal: Goal, conditions: String) -> Row {
+pub(crate) fn row(
+    name: &str,
+    unit: &'static str,
+    who: &str,
+    samples: Samples,
+    goal: Goal,
+    conditions: String,
+) -> Row {
     let ours = Contender { name: who.to_owned(), samples };
     Row { name: name.to_owned(), unit, ours, rival: None, goal, flushes_per_op: None, conditions }
 }
@@ -179,7 +191,9 @@ pub fn amplification(wanted: &str) -> Result<Vec<Row>, String> {
     const BLOCKS: u32 = 2500;
     const UNITS: u64 = 1024;
     let mut rows = Vec::new();
-    for (name, percent) in AMPLIFICATION.into_iter().zip([7, 15, 28]).filter(|(name, _)| name.starts_with(wanted)) {
+    for (name, percent) in
+        AMPLIFICATION.into_iter().zip([7, 15, 28]).filter(|(name, _)| name.starts_with(wanted))
+    {
         let mut array = tlc(1, BLOCKS, (1, UNITS as u32));
         // Free blocks and open ones are no over-provisioning.
         let used = u64::from(BLOCKS - 4) * UNITS;
@@ -228,8 +242,8 @@ pub fn precondition() -> Result<Vec<Row>, String> {
     off.push(100.0 * (counts.amplification() / steady.amplification() - 1.0).abs());
     let gib = |units: u64| (units * UNIT_BYTES) as f64 / f64::from(1 << 30);
     let conditions = format!(
-        "{:.1} GiB in 64 planes made used, beside {:.2} GiB in one plane of as many and as large blocks after six random \
-         overwrites, whose amplification is {:.3}; the next full overwrite of the large one {:.3}",
+        "{:.1} GiB in 64 planes made used, beside {:.2} GiB in one plane of as many and as large blocks after six \
+         random overwrites, whose amplification is {:.3}; the next full overwrite of the large one {:.3}",
         gib(made.units),
         gib(used.units),
         steady.amplification(),

@@ -1,7 +1,8 @@
 //! The flash model beside MQSim (Tavakkol et al., FAST'18): the marginal cost of a flash command, of one trace.
 //!
-//! Both replay the trace once and twenty times; what nineteen more replays cost, over the flash commands that they make,
-//! leaves out what it takes to begin. MQSim is not part of this repository: `NVMED_MQSIM` names its directory, built.
+//! Both replay the trace once and twenty times; what nineteen more replays cost, over the flash commands that they
+//! make, leaves out what it takes to begin. MQSim is not part of this repository: `NVMED_MQSIM` names its directory,
+//! built.
 
 use crate::flash::{Bench, operations, row};
 use crate::row::{Contender, Goal, Row};
@@ -73,7 +74,11 @@ fn replay(requests: &[Request], times: u64) -> Result<(u64, u64), String> {
     let mut bench = Bench::new(array)?;
     // As MQSim does: what a trace reads was written before.
     for request in requests.iter().filter(|request| request.command.kind == Kind::Read) {
-        arrive(&mut bench, 0, Command { kind: Kind::Write { fua: false }, ..whole_pages(request.command, pages) })?;
+        arrive(
+            &mut bench,
+            0,
+            Command { kind: Kind::Write { fua: false }, ..whole_pages(request.command, pages) },
+        )?;
     }
     finish(&mut bench);
     let (before, begin) = (operations(bench.flash.counts()), thread_cpu_ns());
@@ -154,7 +159,8 @@ fn mqsim(dir: &Path, times: u64) -> Result<(u64, u64), String> {
     let fail = |error: std::io::Error| format!("{}: {error}", dir.display());
     let scenario = dir.join(format!("nvmed-{times}.xml"));
     let list = |count: u32| (0..count).map(|at| at.to_string()).collect::<Vec<_>>().join(",");
-    let mut text = String::from("<?xml version=\"1.0\" encoding=\"us-ascii\"?>\n<MQSim_IO_Scenarios><IO_Scenario>\n");
+    let mut text =
+        String::from("<?xml version=\"1.0\" encoding=\"us-ascii\"?>\n<MQSim_IO_Scenarios><IO_Scenario>\n");
     text.push_str("<IO_Flow_Parameter_Set_Trace_Based>\n");
     for (name, value) in [
         ("Priority_Class", "HIGH".to_owned()),
@@ -188,8 +194,9 @@ fn mqsim(dir: &Path, times: u64) -> Result<(u64, u64), String> {
         format!("{}: {error}; MQSim said: {}", result.display(), String::from_utf8_lossy(&output.stdout))
     })?;
     // A multi-plane command of two planes is two page operations.
-    let commands = [("Read", 1), ("Multiplane_Read", 1), ("Program", 1), ("Multiplane_Program", 1), ("Erase", 1)]
-        .map(|(kind, each)| each * attribute(&found, &format!("Issued_Flash_{kind}_CMD")));
+    let commands =
+        [("Read", 1), ("Multiplane_Read", 1), ("Program", 1), ("Multiplane_Program", 1), ("Erase", 1)]
+            .map(|(kind, each)| each * attribute(&found, &format!("Issued_Flash_{kind}_CMD")));
     Ok((commands.iter().sum(), cpu_ns))
 }
 

@@ -54,8 +54,9 @@ pub fn smart(arguments: &Smart) -> Result<(), Failure> {
 
 /// What a virtual drive says of its flash.
 fn flash_line(log: &DriveLog) -> String {
-    let amplification =
-        log.amplification().map_or("nothing written yet".to_owned(), |of| format!("write amplification {of:.2}"));
+    let amplification = log
+        .amplification()
+        .map_or("nothing written yet".to_owned(), |of| format!("write amplification {of:.2}"));
     format!(
         "flash        {amplification}; {} erases, {} to {} of a block; {} of {} blocks bad\n",
         log.erases, log.erases_min, log.erases_max, log.bad_blocks, log.blocks

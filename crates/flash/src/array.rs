@@ -94,8 +94,8 @@ struct Plane {
 }
 
 impl Plane {
-    /// Whether an operation is to be ready soon, where none is: a read waits for a register that is on its way out, or a
-    /// program is on its way in.
+    /// Whether an operation is to be ready soon, where none is: a read waits for a register that is on its way out, or
+    /// a program is on its way in.
     #[inline]
     fn is_soon_ready(&self, act: usize) -> bool {
         let is_read = act == Act::Read as usize;
@@ -252,7 +252,7 @@ impl Array {
 
     /// Whether something may begin.
     #[inline]
-    pub fn has_changed(&self) -> bool {
+    pub(crate) fn has_changed(&self) -> bool {
         self.changed
     }
 

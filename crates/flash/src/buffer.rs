@@ -91,7 +91,7 @@ impl Buffer {
     }
 
     /// Takes back the promise of a slot that is not needed.
-    pub fn forgo(&mut self) {
+    pub(crate) fn forgo(&mut self) {
         self.promised -= 1;
     }
 
@@ -145,7 +145,7 @@ impl Buffer {
 
     /// The oldest version that is not programmed; `None` when all are.
     #[inline]
-    pub fn oldest_version(&self) -> Option<u64> {
+    pub(crate) fn oldest_version(&self) -> Option<u64> {
         (self.oldest != NONE).then(|| self.slots[self.oldest as usize].version)
     }
 }

@@ -13,8 +13,8 @@ pub(crate) struct Calendar {
     busy: [u64; BUSY],
     /// The first one of these.
     first_busy: u128,
-    /// Who wins below each node, as its time and, in the lower half, its number. Node 1 is the root, nodes 2n and 2n + 1
-    /// are below node n, and the last ones are the resources.
+    /// Who wins below each node, as its time and, in the lower half, its number. Node 1 is the root, nodes 2n and 2n +
+    /// 1 are below node n, and the last ones are the resources.
     nodes: Box<[u128]>,
 }
 

@@ -123,7 +123,7 @@ impl<W: Words> Drive<W> {
         self.layer.as_ref()
     }
 
-    pub fn layer_mut(&mut self) -> Option<&mut Layer<W>> {
+    pub(crate) fn layer_mut(&mut self) -> Option<&mut Layer<W>> {
         self.layer.as_mut()
     }
 

@@ -2,8 +2,8 @@
 
 use crate::calendar::NEVER;
 
-/// A choice among queues by rank. How often in a row one was taken that was not the oldest is counted; at the limit, the
-/// oldest is next.
+/// A choice among queues by rank. How often in a row one was taken that was not the oldest is counted; at the limit,
+/// the oldest is next.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fair {
     overtaken: u32,

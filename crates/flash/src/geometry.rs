@@ -1,8 +1,8 @@
 //! Where units, pages, programs and blocks are.
 //!
-//! Physical units are numbered plane by plane, within a plane kind by kind, and within a kind block by block; blocks so,
-//! too. A *group* is the blocks of one kind in one plane. Planes are numbered so that neighbours are on other channels,
-//! then chips, then dies: plane p is of die p modulo the dies.
+//! Physical units are numbered plane by plane, within a plane kind by kind, and within a kind block by block; blocks
+//! so, too. A *group* is the blocks of one kind in one plane. Planes are numbered so that neighbours are on other
+//! channels, then chips, then dies: plane p is of die p modulo the dies.
 
 use crate::profile::{ArrayProfile, BlockKind};
 
@@ -77,17 +77,17 @@ impl Geometry {
     }
 
     #[inline]
-    pub fn kind_of_group(&self, group: usize) -> usize {
+    pub(crate) fn kind_of_group(&self, group: usize) -> usize {
         group % self.shapes.len()
     }
 
     #[inline]
-    pub fn plane_of_group(&self, group: usize) -> u32 {
+    pub(crate) fn plane_of_group(&self, group: usize) -> u32 {
         (group / self.shapes.len()) as u32
     }
 
     #[inline]
-    pub fn shape_of_group(&self, group: usize) -> &Shape {
+    pub(crate) fn shape_of_group(&self, group: usize) -> &Shape {
         &self.shapes[self.kind_of_group(group)]
     }
 
@@ -108,7 +108,7 @@ impl Geometry {
 
     /// The first unit of a block.
     #[inline]
-    pub fn first_unit(&self, block: u32) -> u32 {
+    pub(crate) fn first_unit(&self, block: u32) -> u32 {
         let (plane, at) = (block / self.plane_blocks, block % self.plane_blocks);
         let shape = self.shapes.iter().rfind(|shape| shape.first_block <= at).unwrap_or(&self.shapes[0]);
         plane * self.plane_units + shape.first_unit + (at - shape.first_block) * shape.block_units

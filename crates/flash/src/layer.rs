@@ -272,7 +272,7 @@ impl<W: Words> Layer<W> {
     }
 
     #[inline]
-    pub fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         self.awake
     }
 
@@ -325,7 +325,7 @@ impl<W: Words> Layer<W> {
     }
 
     /// A command that waits no more, since all is programmed, or since it was refused.
-    pub fn next_ended(&mut self) -> Option<(u32, bool)> {
+    pub(crate) fn next_ended(&mut self) -> Option<(u32, bool)> {
         self.waiting.ended.pop_front()
     }
 

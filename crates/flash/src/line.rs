@@ -30,7 +30,7 @@ impl Line {
 
     /// When the last one leaves; 0 when there is none.
     #[inline]
-    pub fn last_due(&self) -> u64 {
+    pub(crate) fn last_due(&self) -> u64 {
         self.ends.back().map_or(0, |&(end, _)| end)
     }
 

@@ -4,8 +4,8 @@
 //! a block falls off exponentially with the writes since it was filled; and blocks are filled at a constant rate, so
 //! their ages are evenly spread until they are collected. (The mean field of Desnoyers, "Analytic Models of SSD Write
 //! Performance", ACM TOS 10(2), 2014, of which the fewest-valid-first and oldest-first victims are the same for large
-//! blocks.) With n blocks of b units and U logical ones, block i of n, by age, has n b ÷ a × (e^(−a i ÷ n) − e^(−a (i + 1)
-//! ÷ n)) valid units, where (1 − e^−a) ÷ a = U ÷ n b.
+//! blocks.) With n blocks of b units and U logical ones, block i of n, by age, has n b ÷ a × (e^(−a i ÷ n) − e^(−a (i +
+//! 1) ÷ n)) valid units, where (1 − e^−a) ÷ a = U ÷ n b.
 
 use crate::blocks::{FreeBlocks, State};
 use crate::fifo::NONE;

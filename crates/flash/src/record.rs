@@ -1,8 +1,8 @@
 //! Records: what has changed in flash, for whoever keeps it (docs/spec/flash.md, "Records").
 //!
-//! A drive whose owner keeps records writes one for each program, erase and deallocation, in the order in which they took
-//! effect. A unit of a program that was out of date when the program ended is recorded as none: so the last record of a
-//! logical unit says where it is.
+//! A drive whose owner keeps records writes one for each program, erase and deallocation, in the order in which they
+//! took effect. A unit of a program that was out of date when the program ended is recorded as none: so the last record
+//! of a logical unit says where it is.
 
 /// The words of the records that were not taken yet.
 #[derive(Clone, Debug, Default)]

@@ -63,7 +63,8 @@ pub struct DriveWear {
     pub bad_blocks: u32,
     /// All blocks.
     pub blocks: u32,
-    /// Percent of what blocks survive that they were erased; 0 if they survive any number, and more than 100 is possible.
+    /// Percent of what blocks survive that they were erased; 0 if they survive any number, and more than 100 is
+    /// possible.
     pub used_percent: u32,
     /// Percent of the spare blocks that are left.
     pub spare_percent: u32,
@@ -75,7 +76,9 @@ impl<W: Words> Layer<W> {
         let good = || self.blocks.iter().filter(|block| block.state != State::Bad);
         let erases = self.blocks.iter().map(|block| u64::from(block.erases)).sum();
         let survived: u64 = (0..self.blocks.len() as u32)
-            .map(|block| u64::from(self.geometry.shape_of_group(self.geometry.group_of(block)).kind.endurance))
+            .map(|block| {
+                u64::from(self.geometry.shape_of_group(self.geometry.group_of(block)).kind.endurance)
+            })
             .sum();
         let logical = self.map.len() as u64;
         let left = self.usable.saturating_sub(logical);
@@ -86,7 +89,7 @@ impl<W: Words> Layer<W> {
             erases,
             bad_blocks: self.blocks.iter().filter(|block| block.state == State::Bad).count() as u32,
             blocks: self.blocks.len() as u32,
-            used_percent: if survived == 0 { 0 } else { (erases * 100 / survived) as u32 },
+            used_percent: (erases * 100).checked_div(survived).unwrap_or(0) as u32,
             spare_percent: (left * 100 / at_first).min(100) as u32,
         }
     }

@@ -20,8 +20,7 @@ pub struct Tables<W> {
 
 impl Tables<Vec<u32>> {
     /// Tables on the heap, of the sizes that a profile wants.
-    #[must_use]
-    pub fn on_heap(profile: &Profile) -> Self {
+    pub(crate) fn on_heap(profile: &Profile) -> Self {
         let (map, owners) = sizes(profile);
         Self { map: vec![0; map], owners: vec![0; owners] }
     }

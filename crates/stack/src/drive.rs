@@ -20,7 +20,8 @@ pub(crate) fn beside(spec: &VirtualSpec) -> Result<Option<ImageDrive>, StackErro
     if spec.medium != Medium::File {
         return Ok(None);
     }
-    let described = DriveFile::describe(Path::new(&spec.path)).map_err(|error| StackError::DriveFile { error })?;
+    let described =
+        DriveFile::describe(Path::new(&spec.path)).map_err(|error| StackError::DriveFile { error })?;
     let Some(described) = described else { return Ok(None) };
     let name = DriveFile::beside(Path::new(&spec.path)).display().to_string();
     let profile = DriveProfile::read(&name, &described.profile)

@@ -134,7 +134,9 @@ pub enum StackError {
         image: String,
     },
     /// An image is to become a drive, and is one.
-    #[error("{image} is a drive already; --again makes a new one of it, whose history begins anew, and keeps its bytes")]
+    #[error(
+        "{image} is a drive already; --again makes a new one of it, and keeps its bytes but not its history"
+    )]
     AlreadyDrive {
         /// The image.
         image: String,

@@ -26,9 +26,9 @@ impl Deref for Words {
 
     #[inline]
     fn deref(&self) -> &[u32] {
-        // SAFETY: the mapping is private memory of at least `len` words, readable, zeroed by the kernel (so initialized)
-        // and aligned to a page. It is never given out, so nobody but this value reaches it, and it lives as long. A
-        // shared borrow of the value keeps [`DerefMut`] away.
+        // SAFETY: the mapping is private memory of at least `len` words, readable, zeroed by the kernel (so
+        // initialized) and aligned to a page. It is never given out, so nobody but this value reaches it, and it lives
+        // as long. A shared borrow of the value keeps [`DerefMut`] away.
         unsafe { std::slice::from_raw_parts(self.memory.address().cast(), self.len) }
     }
 }

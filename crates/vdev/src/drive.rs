@@ -7,9 +7,9 @@
 use crate::arbiter::Arbiter;
 use crate::controller::Controller;
 use crate::group::Due;
+use crate::kept::{DriveFlash, Kept, KeptDrive, Life, empty};
 use crate::outstanding::OutstandingCommand;
 use crate::recorder::{Arrival, Recorder};
-use crate::kept::{DriveFlash, Kept, KeptDrive, Life, empty};
 use nvmed_flash::Profile;
 use nvmed_sys::sync::{Mutex, MutexGuard};
 
@@ -87,7 +87,11 @@ impl Drive {
             rungs: Vec::with_capacity(RUNGS_MAX),
             recorder: None,
         };
-        Self { state: Mutex::new(state), due: Due::default(), rungs: Mutex::new(Vec::with_capacity(RUNGS_MAX)) }
+        Self {
+            state: Mutex::new(state),
+            due: Due::default(),
+            rungs: Mutex::new(Vec::with_capacity(RUNGS_MAX)),
+        }
     }
 
     /// Leaves a doorbell to the device thread, with the time that `now` says; whether there was room. Times are in

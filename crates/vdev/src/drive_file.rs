@@ -73,8 +73,8 @@ pub enum DriveFileError {
     },
     /// It is none, or damaged.
     #[error(
-        "{path} {what}; the image's bytes are as they were: remove the file for a plain device, or make a new drive of \
-         the image with `nvmed device create --again`"
+        "{path} {what}; the image's bytes are as they were: remove the file for a plain device, or make a new drive \
+         of the image with `nvmed device create --again`"
     )]
     Damaged {
         /// The file.
@@ -84,8 +84,8 @@ pub enum DriveFileError {
     },
     /// It is another image's.
     #[error(
-        "{path} is the state of another image ({what}); put it back beside its own, or make a new drive of this one with \
-         `nvmed device create --again`"
+        "{path} is the state of another image ({what}); put it back beside its own, or make a new drive of this one \
+         with `nvmed device create --again`"
     )]
     Foreign {
         /// The file.
@@ -272,7 +272,8 @@ impl DriveFile {
             return Err(file.foreign("it has another identity".to_owned()));
         }
         if header.image_bytes != media.bytes() {
-            let what = format!("an image of {} bytes, and this one has {}", header.image_bytes, media.bytes());
+            let what =
+                format!("an image of {} bytes, and this one has {}", header.image_bytes, media.bytes());
             return Err(file.foreign(what));
         }
         let layout = Layout::of(profile, flash.block_words().len() / BLOCK_WORDS);
@@ -290,7 +291,8 @@ impl DriveFile {
         let journals = file.map(&fd, &layout)?;
         let kept = Kept::newest(&file, &fd, &layout)?;
         let side = (kept.head.sequence % 2) as usize;
-        let (records, used) = read_journal(&journals, side * layout.journal_bytes as usize, &layout, kept.head.sequence);
+        let (records, used) =
+            read_journal(&journals, side * layout.journal_bytes as usize, &layout, kept.head.sequence);
         let was_at_rest = kept.head.at_rest == 1 && records.is_empty();
         flash
             .restore(&kept.words[..layout.map_words], &kept.words[layout.map_words..], &records, !was_at_rest)

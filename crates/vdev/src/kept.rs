@@ -132,7 +132,10 @@ impl KeptDrive {
         }
         let file = DriveFile::create((image, media, flush), (profile, text), &flash)?;
         flash.keep_records();
-        Ok(Self { flash, kept: Kept { file: Some(file), life: Life { power_cycles: 1, ..Life::default() }, at_rest: true } })
+        Ok(Self {
+            flash,
+            kept: Kept { file: Some(file), life: Life { power_cycles: 1, ..Life::default() }, at_rest: true },
+        })
     }
 
     /// The drive that was made of an image, of the profile that its state names.

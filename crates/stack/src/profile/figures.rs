@@ -1,7 +1,7 @@
 //! What a drive can do, in closed form: from its profile's numbers alone, without a simulation (docs/flash.md).
 //!
-//! An idle, new drive: no collection, no sleep, all planes used alike. At saturation one of link, buses and dies is busy
-//! all the time, and limits the drive.
+//! An idle, new drive: no collection, no sleep, all planes used alike. At saturation one of link, buses and dies is
+//! busy all the time, and limits the drive.
 
 use nvmed_flash::{ArrayProfile, BlockKind, Medium, Profile, Rate, UNIT_BYTES};
 

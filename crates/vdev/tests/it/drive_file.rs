@@ -2,7 +2,8 @@
 
 use nvmed_dice::Dice;
 use nvmed_flash::{
-    ArrayProfile, BlockKind, Command, Flash, Kind, Medium, Profile, Rate, TranslationProfile, UNIT_BYTES, Victim, Wear,
+    ArrayProfile, BlockKind, Command, Flash, Kind, Medium, Profile, Rate, TranslationProfile, UNIT_BYTES,
+    Victim, Wear,
 };
 use nvmed_vdev::{DriveFile, DriveFileError, FileOptions, Flush, LIFE_COUNTERS, Media};
 use std::path::{Path, PathBuf};
@@ -186,7 +187,10 @@ fn a_power_cut_loses_nothing_that_was_synced() {
         std::fs::write(&state, &mixed).unwrap();
         let (_, opened, _) = open(&image, &media).unwrap();
         let found = map(&opened);
-        assert!(lives.contains(&found), "seed {seed}: the map is none that the drive had since it was synced");
+        assert!(
+            lives.contains(&found),
+            "seed {seed}: the map is none that the drive had since it was synced"
+        );
     }
 }
 
@@ -251,12 +255,17 @@ fn a_file_that_is_not_its_own_is_refused_in_one_line() {
         bytes[at] = byte;
         bytes
     };
-    assert!(refused(b"", &media).starts_with("X is no state of a drive; the image's bytes are as they were: "));
+    assert!(
+        refused(b"", &media).starts_with("X is no state of a drive; the image's bytes are as they were: ")
+    );
     assert!(refused(&changed(0, b'x'), &media).starts_with("X is no state of a drive; "));
     assert_eq!(refused(&changed(8, 9), &media), "X has version 9 of the format, and this nvmed knows 1");
     assert!(refused(&changed(60, 0), &media).starts_with("X is damaged: its header is not whole; "));
     assert!(refused(&whole[..whole.len() - 4096], &media).contains("it was cut"));
-    assert!(refused(&whole, &medium(&place.0.join("other.img"))).starts_with("X is the state of another image (it has another identity); "));
+    assert!(
+        refused(&whole, &medium(&place.0.join("other.img")))
+            .starts_with("X is the state of another image (it has another identity); ")
+    );
     let mut heads = whole.clone();
     heads[16_384 + 20] ^= 1;
     heads[16_384 + 4096 + 20] ^= 1;
