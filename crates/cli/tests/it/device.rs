@@ -8,7 +8,7 @@ fn profiles_are_listed_with_their_sources() {
     let list = scratch.ok(["device", "profiles"]);
     assert_eq!(list.lines().count(), 10, "{list}");
     for (name, source) in
-        [("tlc", "UT81NDQ512G8T"), ("hmbio", "Table 4"), ("emmc-hps", "IISWC'15"), ("pcm", "Onyx")]
+        [("tlc", "UT81NDQ512G8T"), ("hmbio", "Table 4"), ("emmc-hps", "IISWC'15"), ("pcm", "HotStorage'11")]
     {
         let line = list.lines().find(|line| line.starts_with(&format!("{name} ")));
         assert!(line.is_some_and(|line| line.contains(source)), "no {name} of {source} in {list}");

@@ -299,6 +299,13 @@ const LINES: &[(&str, &str, &str)] = &[
          leave one out",
     ),
     (
+        "seed = 1",
+        "\"s\\ned\" = 1",
+        "d.toml:49: `translation.s ed`: unknown field `s ed`, expected one of `buffer_mib`, \
+         `over_provisioning_percent`, `victim`, `gc_blocks`, `gc_idle_blocks`, `idle_ms`, `wear`, `wear_spread`, \
+         `bad_blocks_ppm`, `seed`",
+    ),
+    (
         "what = \"TLC 3D NAND behind PCIe 3.0 x4\"",
         "what = \"\"",
         "d.toml:5: `profile.what`: \"\" is not a line of 1 to 200 characters",
