@@ -50,7 +50,8 @@ impl<W: Words> Layer<W> {
         // A drive that has become read-only loses no more blocks, so it needs none against that.
         let floor = if self.is_read_only() { HOST_FLOOR - 1 } else { HOST_FLOOR };
         for step in 0..dies {
-            let die = (self.gathers[kind].turn + step) % dies;
+            let turn = self.gathers[kind].turn + step;
+            let die = turn % dies;
             let mut stripe = Stripe { planes: [0; DIE_PLANES_MAX], count: 0 };
             for plane in (die..self.geometry.planes as usize).step_by(dies) {
                 let group = &self.groups[self.geometry.group(plane as u32, kind)];
@@ -60,7 +61,10 @@ impl<W: Words> Layer<W> {
                 }
             }
             if stripe.count > 0 {
-                return Some((die + 1, stripe));
+                // What fills a part of its stripe begins with another plane each time round the dies.
+                let count = stripe.count as usize;
+                stripe.planes[..count].rotate_left(turn / dies % count);
+                return Some((turn + 1, stripe));
             }
         }
         None

@@ -194,8 +194,8 @@ fn permuted(dice: &mut Dice, places: u64, sides: u64) -> Vec<(u64, u64)> {
 #[test]
 fn saturated_reads_of_flash() {
     // A drive that was filled in order has neighbours in one stripe, and stripes on the dies in turn: unit s P + p is
-    // on plane p of die s modulo the dies. So reads in order, and reads of one random unit of each plane of each die
-    // in random order, keep all planes busy.
+    // on plane p + r of die s modulo the dies, where r is the round of the dies. So reads in order, and reads of one
+    // random unit of each plane of each die in random order, keep all planes busy.
     for (geometry, bus_ns) in GEOMETRIES.into_iter().flat_map(|g| BUSES.map(|bus| (g, bus))) {
         let array = array(geometry, bus_ns);
         let planes = u64::from(array.planes_total());
@@ -210,8 +210,12 @@ fn saturated_reads_of_flash() {
         near(pace(&times), expected, 1.0, &format!("{what}, in order"));
         let mut dice = Dice(4);
         let at_random = (0..200).flat_map(|_| permuted(&mut dice, planes, units / planes));
-        let commands: Vec<Command> =
-            at_random.map(|(place, round)| command(Kind::Read, round * planes + place, 1)).collect();
+        let of_die = u64::from(geometry[3]);
+        let unit = |(place, round): (u64, u64)| {
+            let plane = (place + of_die - round % of_die) % of_die;
+            round * planes + place / of_die * of_die + plane
+        };
+        let commands: Vec<Command> = at_random.map(|place| command(Kind::Read, unit(place), 1)).collect();
         let times = saturate(&mut flash, depth, commands);
         near(pace(&times), expected, 1.0, &format!("{what}, at random"));
         // Large reads, a round of all planes each.

@@ -122,23 +122,27 @@ impl Naive<'_> {
         let is_forced = first.stage == SlotStage::Gathered(true);
         let (planes, dies) = (self.profile.planes_total() as usize, self.profile.dies_total() as usize);
         let stripe_of = |kind: usize| {
-            let turns = (0..dies).map(|step| (self.turns[kind] + step) % dies);
+            let turns = (0..dies).map(|step| self.turns[kind] + step);
             let with_room = |die: usize| -> Vec<usize> {
                 (die..planes).step_by(dies).filter(|&plane| self.has_room(self.group(plane, kind))).collect()
             };
-            turns.map(|die| (kind, die, with_room(die))).find(|(_, _, planes)| !planes.is_empty())
+            let (turn, mut planes) =
+                turns.map(|turn| (turn, with_room(turn % dies))).find(|(_, planes)| !planes.is_empty())?;
+            let first = turn / dies % planes.len();
+            planes.rotate_left(first);
+            Some((kind, turn, planes))
         };
         let mut place = stripe_of(kind);
         if place.is_none() && (0..planes).all(|plane| self.is_at_rest(self.group(plane, kind))) {
             place = (0..self.profile.blocks.len()).find_map(stripe_of);
         }
-        let Some((kind, die, stripe)) = place else { return false };
+        let Some((kind, turn, stripe)) = place else { return false };
         let row_units = self.profile.blocks[kind].row_units() as usize;
         let units = gathered.len().min(stripe.len() * row_units);
         if units < stripe.len() * row_units && !is_forced {
             return false;
         }
-        self.turns[kind] = die + 1;
+        self.turns[kind] = turn + 1;
         let page_units = self.page_units(kind);
         let mut rows = vec![vec![None; row_units]; stripe.len()];
         for (number, &id) in gathered[..units].iter().enumerate() {
