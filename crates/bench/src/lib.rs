@@ -16,6 +16,7 @@ pub mod mounting;
 pub mod mqsim;
 pub mod names;
 pub mod ours;
+pub mod pair;
 pub mod policy;
 pub mod programs;
 pub mod requests;

@@ -3,7 +3,7 @@
 
 use nvmed_bench::row::Row;
 use nvmed_bench::{
-    driver, everyday, files, flash, instructions, kv, mounting, mqsim, names, policy, programs, requests,
+    driver, everyday, files, flash, instructions, kv, mounting, mqsim, names, pair, policy, programs, requests,
     shared, sqlite, steps,
 };
 use nvmed_lab::{machine::machine, undo};
@@ -89,6 +89,7 @@ const GROUPS: &[Group] = &[
     },
     Group { names: &flash::SIMULATOR, measure: Whole(flash::simulator) },
     Group { names: &flash::AMPLIFICATION, measure: Part(flash::amplification) },
+    Group { names: &pair::NAMES, measure: Whole(pair::measure) },
     Group { names: &[mqsim::NAME], measure: Whole(mqsim::measure) },
     Group { names: &flash::PRECONDITION, measure: Whole(flash::precondition) },
     Group { names: &["wrapper.start"], measure: Whole(files::start) },

@@ -1,12 +1,19 @@
 //! The state of a drive beside its image: kept over ends of all kinds, and refused when it is not its own.
 
+use crate::host::{DATA, Host};
 use nvmed_dice::Dice;
+use nvmed_dma::Transport;
 use nvmed_flash::{
     ArrayProfile, BlockKind, Command, Flash, Kind, Medium, Profile, Rate, TranslationProfile, UNIT_BYTES,
     Victim, Wear,
 };
-use nvmed_vdev::{DriveFile, DriveFileError, FileOptions, Flush, LIFE_COUNTERS, Media};
+use nvmed_nvme::{DriveLog, LogPage, SmartLog, SubmissionEntry, register};
+use nvmed_vdev::{
+    Controller, ControllerConfig, DriveFile, DriveFileError, FileOptions, Flush, KeptDrive, LIFE_COUNTERS,
+    Media,
+};
 use std::path::{Path, PathBuf};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 const UNITS: u64 = 2048;
 const TEXT: &str = "# a drive for tests\n";
@@ -276,4 +283,68 @@ fn a_file_that_is_not_its_own_is_refused_in_one_line() {
     let flash = Flash::new(&profile()).unwrap();
     let error = DriveFile::create((&image, &media, Flush::Process), (&profile(), &long), &flash).unwrap_err();
     assert_eq!(error.to_string(), "the profile has 32768 bytes, and the state of a drive has room for 16328");
+}
+
+/// A host of the drive that an image is.
+fn host(image: &Path, open: impl FnOnce(&Media) -> KeptDrive) -> Host {
+    // A process that was killed has no lock; here, it lives on.
+    let size = Some(UNITS * UNIT_BYTES);
+    let options = FileOptions { path: image.to_owned(), size, flush: Flush::Process, lock: false };
+    let media = Media::file(options).unwrap();
+    let drive = open(&media);
+    let config = ControllerConfig { drive: Some(profile()), ..ControllerConfig::default() };
+    let mut host = Host::of(Controller::with_kept_drive(config, media, drive));
+    host.enable();
+    host.create_io();
+    host
+}
+
+fn reopen(image: &Path) -> Host {
+    host(image, |media| KeptDrive::open((image, media, Flush::Process), &profile()).unwrap())
+}
+
+fn log<T: FromBytes + IntoBytes + zerocopy::Immutable>(host: &mut Host, page: LogPage) -> T {
+    let (cdw10, prp1) = (127 << 16 | u32::from(page.0), host.address(DATA).0);
+    let entry = SubmissionEntry { opcode: 2, nsid: u32::MAX, cdw10, prp1, ..Default::default() };
+    assert!(host.admin(entry).status().is_success());
+    let mut log = T::new_zeroed();
+    host.memory.read(DATA, log.as_mut_bytes());
+    log
+}
+
+/// Writes 4 KiB units, and what SMART says of them then: writes, power cycles, unsafe shutdowns.
+fn write_units(host: &mut Host, units: std::ops::Range<u64>) -> [u64; 3] {
+    for unit in units {
+        let entry = host.data(1, unit * 8, 8, 4096);
+        assert!(host.io(entry).status().is_success());
+    }
+    let smart: SmartLog = log(host, LogPage::SMART);
+    [smart.host_writes[0], smart.power_cycles[0], smart.unsafe_shutdowns[0]]
+}
+
+#[test]
+fn a_drives_life_is_told_over_all_its_times() {
+    let place = Place::new("life");
+    let image = place.image();
+    let mut first = host(&image, |media| {
+        KeptDrive::create((&image, media, Flush::Process), (&profile(), TEXT), false).unwrap()
+    });
+    assert_eq!(write_units(&mut first, 0..50), [50, 1, 0]);
+    drop(first);
+    // It was closed, and then one that is shut down and never dropped.
+    let mut second = reopen(&image);
+    assert_eq!(write_units(&mut second, 50..80), [80, 2, 0]);
+    second.device.write32(register::CC, 0x0046_4001);
+    std::mem::forget(second);
+    // It was at rest, and now it just ends.
+    let mut third = reopen(&image);
+    assert_eq!(write_units(&mut third, 0..0), [80, 3, 0]);
+    let flush = SubmissionEntry { opcode: 0, nsid: 1, ..Default::default() };
+    assert!(third.io(flush).status().is_success());
+    let before: DriveLog = log(&mut third, LogPage::DRIVE);
+    assert_eq!((before.is_whole(), before.host_units), (true, 80));
+    assert!(before.programmed_units >= 80);
+    std::mem::forget(third);
+    let mut fourth = reopen(&image);
+    assert_eq!(write_units(&mut fourth, 0..1), [81, 4, 1]);
 }

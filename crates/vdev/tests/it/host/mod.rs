@@ -167,7 +167,12 @@ impl Host {
     }
 
     pub fn disabled(config: ControllerConfig, media: Media) -> Self {
-        let device = Arc::new(InProcess::new(Controller::new(config, media)).unwrap());
+        Self::of(Controller::new(config, media))
+    }
+
+    /// The host of a controller, which is disabled.
+    pub fn of(controller: Arc<Controller>) -> Self {
+        let device = Arc::new(InProcess::new(controller).unwrap());
         let memory = Arc::new(Mapping::anonymous(MEMORY, Pages::Base).unwrap());
         let base = device.map(Arc::clone(&memory)).unwrap();
         let here = (&device, &memory, base);
