@@ -73,3 +73,65 @@ fn a_device_has_a_profile() {
     scratch.fails(["format", "virtual:e.img?profile=tlc", "--size", "3M"], 2, "the least size is");
     assert!(!scratch.path("e.img").exists());
 }
+
+#[test]
+fn a_drive_stays_with_its_image() {
+    let scratch = Scratch::new();
+    let made = scratch.ok(["device", "create", "d.img", "--profile", "slc", "--size", "64M"]);
+    assert_eq!(made, "d.img: a drive of 64.0 MiB, new\n");
+    scratch.ok(["format", "d.img"]);
+    scratch.file("a", &"text\n".repeat(100_000));
+    scratch.ok(["cp", "a", "d.img:/a"]);
+    assert_eq!(scratch.ok(["cat", "d.img:/a"]).len(), 500_000);
+    let smart = scratch.ok(["smart", "d.img"]);
+    assert!(smart.contains("0 unsafe shutdowns") && smart.contains("write amplification "), "{smart}");
+    assert!(smart.contains("power        4 cycles"), "{smart}");
+    let json = scratch.ok(["smart", "d.img", "--json"]);
+    assert!(json.contains("\"flash\":{\"write_amplification\":"), "{json}");
+    // What the drive is like is said by the file beside the image, and by nothing else.
+    let there = "is a drive that was made by `nvmed device create`, 67108864 bytes; leave out ";
+    scratch.fails(["info", "virtual:d.img?profile=tlc"], 2, &format!("{there}`profile`"));
+    scratch.fails(["info", "virtual:d.img?latency=1us"], 2, &format!("{there}`latency` and `bandwidth`"));
+    scratch.fails(
+        ["format", "d.img", "--size", "128M", "--force"],
+        2,
+        &format!("{there}the size, or make another"),
+    );
+    scratch.fails(
+        ["device", "create", "d.img", "--profile", "tlc"],
+        4,
+        "d.img is a drive already; --again makes",
+    );
+    scratch.fails(
+        ["device", "create", "d.img", "--profile", "tlc", "--size", "48M", "--again"],
+        2,
+        "no drive of 50331648",
+    );
+    // Made anew, it has no history, and its bytes are there.
+    assert_eq!(
+        scratch.ok(["device", "precondition", "d.img"]),
+        "d.img: a drive of 64.0 MiB, as after long use\n"
+    );
+    assert_eq!(scratch.ok(["cat", "d.img:/a"]).len(), 500_000);
+    scratch.ok(["device", "create", "d.img", "--profile", "tlc", "--again", "--used"]);
+    assert_eq!(scratch.ok(["cat", "d.img:/a"]).len(), 500_000);
+    assert!(scratch.ok(["fsck", "d.img"]).contains("clean"));
+    // A copy without the file is a plain device; the file beside another image is refused.
+    std::fs::copy(scratch.path("d.img"), scratch.path("e.img")).unwrap();
+    assert_eq!(scratch.ok(["cat", "e.img:/a"]).len(), 500_000);
+    std::fs::copy(scratch.path("d.img.flash"), scratch.path("e.img.flash")).unwrap();
+    scratch.fails(
+        ["cat", "e.img:/a"],
+        4,
+        "e.img.flash is the state of another image (it has another identity)",
+    );
+    std::fs::write(scratch.path("d.img.flash"), "nonsense").unwrap();
+    scratch.fails(
+        ["cat", "d.img:/a"],
+        4,
+        "d.img.flash is no state of a drive; the image's bytes are as they were",
+    );
+    std::fs::remove_file(scratch.path("d.img.flash")).unwrap();
+    assert_eq!(scratch.ok(["cat", "d.img:/a"]).len(), 500_000);
+    scratch.fails(["device", "precondition", "d.img"], 4, "d.img is a plain device without a drive's state");
+}
