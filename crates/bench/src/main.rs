@@ -3,8 +3,8 @@
 
 use nvmed_bench::row::Row;
 use nvmed_bench::{
-    driver, everyday, files, flash, instructions, kv, mounting, mqsim, names, pair, policy, programs, requests,
-    shared, sqlite, steps,
+    driver, everyday, files, flash, instructions, kv, mounting, mqsim, names, pair, policy, programs,
+    requests, shared, sqlite, steps,
 };
 use nvmed_lab::{machine::machine, undo};
 use std::path::Path;

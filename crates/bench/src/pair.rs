@@ -14,7 +14,8 @@ use std::sync::Arc;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// The rows.
-pub const NAMES: [&str; 4] = ["flash.pair.read_4k", "flash.pair.read_512", "flash.pair.write_4k", "flash.pair.steady"];
+pub const NAMES: [&str; 4] =
+    ["flash.pair.read_4k", "flash.pair.read_512", "flash.pair.write_4k", "flash.pair.steady"];
 
 const ROUNDS: usize = 5;
 /// Commands of a round.
@@ -40,8 +41,10 @@ struct Pair {
 impl Pair {
     fn new(text: &str) -> Result<Self, String> {
         let spec = DeviceSpec::parse(text).map_err(|error| error.to_string())?;
-        let engine = open_engine(&spec, Open::Existing { locked_by_run: false }).map_err(|error| error.to_string())?;
-        let memory = Arc::new(Mapping::anonymous(DEPTH * 4096, Pages::Huge).map_err(|error| error.to_string())?);
+        let engine =
+            open_engine(&spec, Open::Existing { locked_by_run: false }).map_err(|error| error.to_string())?;
+        let memory =
+            Arc::new(Mapping::anonymous(DEPTH * 4096, Pages::Huge).map_err(|error| error.to_string())?);
         let address = engine.map(memory).map_err(|error| error.to_string())?;
         let pair = engine.queue(QueueOptions::depth(DEPTH as u16)).map_err(|error| error.to_string())?;
         let segment = |at: usize| [Segment { address: address.plus(at as u64 * 4096), bytes: 4096 }];
