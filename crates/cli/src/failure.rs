@@ -80,6 +80,7 @@ impl From<StackError> for Failure {
             | StackError::Spec { .. }
             | StackError::Profile { .. }
             | StackError::IsDrive { .. }
+            | StackError::NoWear { .. }
             | StackError::Shrinks { .. } => Status::Usage,
             StackError::Fs { error, .. } => status_of(error),
             other if other.errno() == Errno::BUSY => Status::Busy,

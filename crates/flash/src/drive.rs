@@ -6,7 +6,7 @@ use crate::command::{Command, Completion, Kind, Ticket};
 use crate::layer::Layer;
 use crate::line::Line;
 use crate::link::Link;
-use crate::profile::{ArrayProfile, ProfileError};
+use crate::profile::{ArrayProfile, ProfileError, WRITE_BYTES_MAX};
 use crate::tables::{Tables, Words};
 use std::collections::VecDeque;
 
@@ -64,6 +64,21 @@ impl<W: Words> Drive<W> {
             awake_at: 0,
             profile: profile.clone(),
         })
+    }
+
+    /// What the owner has to see to: the smallest buffer has room for the largest write, and the map an entry for each
+    /// unit.
+    #[inline]
+    pub fn check(&self, command: &Command) {
+        let end = command.start.checked_add(command.bytes);
+        let fits = end.is_some_and(|end| end <= self.profile.capacity_bytes);
+        let is_short = !matches!(command.kind, Kind::Write { .. }) || command.bytes <= WRITE_BYTES_MAX;
+        let moves = matches!(command.kind, Kind::Read | Kind::Write { .. });
+        assert!(
+            !moves || fits && is_short,
+            "{command:?} on a drive of {} bytes",
+            self.profile.capacity_bytes
+        );
     }
 
     /// A command arrives at `now`, before which everything has happened.

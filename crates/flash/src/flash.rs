@@ -71,7 +71,8 @@ impl<W: Words> Flash<W> {
     /// Its completion comes from [`Self::advance`].
     ///
     /// # Panics
-    /// When the drive does not take it ([`Self::takes`]).
+    /// When the drive does not take it ([`Self::takes`]), when a Read or Write goes beyond the capacity, or a Write has
+    /// more than [`crate::WRITE_BYTES_MAX`].
     #[inline]
     pub fn arrive(&mut self, time: u64, command: &Command) -> Ticket {
         let ticket = Ticket(self.free.pop().expect("the owner has asked whether the drive takes a command"));
@@ -81,6 +82,7 @@ impl<W: Words> Flash<W> {
                 fixed.arrive(self.now, ticket, command);
             }
             Machine::Array(drive) => {
+                drive.check(command);
                 drive.run(&mut self.now, time, true);
                 drive.arrive(self.now, ticket, command);
             }

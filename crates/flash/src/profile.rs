@@ -4,6 +4,8 @@ use crate::rate::Rate;
 
 /// Bytes of a logical unit: what the map has an entry for.
 pub const UNIT_BYTES: u64 = 4096;
+/// Bytes of a write, at most: the smallest buffer has room for it.
+pub const WRITE_BYTES_MAX: u64 = 2 << 20;
 /// Channels × chips × dies × planes, at most.
 pub const PLANES_MAX: u32 = 4096;
 /// Planes of one die, at most.
@@ -290,7 +292,7 @@ impl TranslationProfile {
         duration("idle", self.idle_ns)?;
         if self.buffer_bytes != 0 {
             // The largest transfer of a command has to fit.
-            range("buffer_bytes", self.buffer_bytes, 2 << 20, 1 << 36)?;
+            range("buffer_bytes", self.buffer_bytes, WRITE_BYTES_MAX, 1 << 36)?;
         }
         let units = array.plane_units() * u64::from(array.planes_total());
         range("physical units", units, 1, (1 << 31) - 2)?;

@@ -39,6 +39,20 @@ pub enum StateError {
         /// As found.
         number: u32,
     },
+    /// A record is none.
+    #[error("the state has {words} words behind its last record")]
+    Record {
+        /// Words that say nothing.
+        words: usize,
+    },
+    /// A logical unit is where nothing was programmed.
+    #[error("the state has logical unit {unit} in block {block}, where nothing was programmed")]
+    Nowhere {
+        /// The unit.
+        unit: u32,
+        /// The block.
+        block: u32,
+    },
     /// Two logical units are at one place.
     #[error("the state has logical units {first} and {second} at one place")]
     Twice {
@@ -146,7 +160,10 @@ impl<W: Words> Layer<W> {
         while let Some(record) = Record::take(&mut words) {
             self.replay(record, &mut states)?;
         }
-        self.find_owners()?;
+        if !words.is_empty() {
+            return Err(StateError::Record { words: words.len() });
+        }
+        self.find_owners(&states)?;
         self.sort_blocks(&states, torn);
         Ok(())
     }
@@ -156,9 +173,10 @@ impl<W: Words> Layer<W> {
             Record::Program { first, units } => {
                 check_number("physical unit", first, self.owners.len() as u32)?;
                 let Place { kind, block, at, .. } = self.geometry.place(first);
-                let row = at / self.geometry.shapes[kind].row_units;
+                let row_units = self.geometry.shapes[kind].row_units;
+                check_number("program of so many units", units.len() as u32, row_units + 1)?;
                 let entry = &mut self.blocks[block as usize];
-                entry.next_row = entry.next_row.max(row + 1);
+                entry.next_row = entry.next_row.max(at / row_units + 1);
                 for (&unit, to) in units.iter().zip(first..) {
                     if unit != NONE {
                         check_number("logical unit", unit, self.map.len() as u32)?;
@@ -174,7 +192,7 @@ impl<W: Words> Layer<W> {
             Record::Erase { block, retired } => {
                 check_number("block", block, self.blocks.len() as u32)?;
                 let entry = &mut self.blocks[block as usize];
-                entry.erases += 1;
+                entry.erases = entry.erases.saturating_add(1);
                 entry.next_row = 0;
                 states[block as usize] = if retired { BAD } else { GOOD };
             }
@@ -188,12 +206,17 @@ impl<W: Words> Layer<W> {
     }
 
     /// Makes the inverse of the map, and counts valid units.
-    fn find_owners(&mut self) -> Result<(), StateError> {
+    fn find_owners(&mut self, states: &[u32]) -> Result<(), StateError> {
         for (unit, &to) in self.map.iter().enumerate() {
             if to == UNMAPPED {
                 continue;
             }
             check_number("physical unit", to, self.owners.len() as u32)?;
+            let Place { kind, block, at, .. } = self.geometry.place(to);
+            let row = at / self.geometry.shapes[kind].row_units;
+            if row >= self.blocks[block as usize].next_row || states[block as usize] == BAD {
+                return Err(StateError::Nowhere { unit: unit as u32, block });
+            }
             let before = std::mem::replace(&mut self.owners[to as usize], unit as u32);
             if before != NONE {
                 return Err(StateError::Twice { first: before, second: unit as u32 });

@@ -105,6 +105,7 @@ pub fn create_drive(new: &NewDrive<'_>) -> Result<Profile, StackError> {
         let (image, is) = (new.image.to_owned(), media.bytes());
         return Err(StackError::Shrinks { image, bytes: is, wanted: bytes });
     }
+    check_wear(new.profile, &profile, new.used)?;
     keep(&spec, &media, (&profile, new.profile.text()), new.used)?;
     Ok(profile)
 }
@@ -119,8 +120,17 @@ pub fn precondition_drive(image: &str) -> Result<Profile, StackError> {
     let media = medium(&spec, Open::Existing { locked_by_run: false })?;
     let fail = |fault| StackError::Profile { device: image.to_owned(), fault };
     let profile = drive.profile.drive(drive.bytes).map_err(fail)?;
+    check_wear(&drive.profile, &profile, true)?;
     keep(&spec, &media, (&profile, drive.profile.text()), true)?;
     Ok(profile)
+}
+
+fn check_wear(profile: &DriveProfile, drive: &Profile, used: bool) -> Result<(), StackError> {
+    let has_wear = matches!(&drive.medium, nvmed_flash::Medium::Array(array) if array.translation.is_some());
+    if used && !has_wear {
+        return Err(StackError::NoWear { profile: profile.name().to_owned() });
+    }
+    Ok(())
 }
 
 fn keep(spec: &VirtualSpec, media: &Media, profile: (&Profile, &str), used: bool) -> Result<(), StackError> {

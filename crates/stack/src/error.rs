@@ -127,6 +127,14 @@ pub enum StackError {
         /// Bytes that were asked for.
         wanted: u64,
     },
+    /// A medium without wear is to be made used.
+    #[error(
+        "profile `{profile}` is overwritten in place: a drive of it is the same however long it was used"
+    )]
+    NoWear {
+        /// The profile.
+        profile: String,
+    },
     /// An image is no drive.
     #[error("{image} is a plain device without a drive's state; `nvmed device create` makes a drive of it")]
     NoDrive {
@@ -233,6 +241,7 @@ impl StackError {
             | Self::DriveFile { .. }
             | Self::IsDrive { .. }
             | Self::NoDrive { .. }
+            | Self::NoWear { .. }
             | Self::Shrinks { .. }
             | Self::AlreadyDrive { .. }
             | Self::Partition { .. } => Errno::INVAL,

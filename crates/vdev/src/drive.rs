@@ -167,10 +167,13 @@ impl Controller {
     pub(crate) fn rest_drive(&self) {
         let Some(drive) = &self.drive else { return };
         let mut state = drive.state.lock();
-        let DriveState { flash, kept, .. } = &mut *state;
+        let DriveState { flash, kept, slots, .. } = &mut *state;
         if let Some(kept) = kept {
+            // As at a reset: what is under way never completes.
+            slots.iter_mut().for_each(|slot| slot.live = false);
             let life = self.lived(kept.life);
             kept.rest(flash, life);
+            drive.due.set(flash.next_due());
         }
     }
 

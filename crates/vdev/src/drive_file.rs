@@ -22,6 +22,8 @@ const JOURNAL_BYTES_MIN: u64 = 1 << 20;
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
 /// Words of a group of records before its records: how many, lap, checksum, place.
 const GROUP_WORDS: usize = 4;
+/// The kind of a record of counters, which is the only one of its group.
+const LIFE: u32 = 5;
 /// Words of the map that are written at once.
 const PART_WORDS: usize = 1 << 18;
 /// What is behind the image's name.
@@ -183,9 +185,11 @@ pub struct DriveDescription {
 
 impl DriveFile {
     /// The file beside an image.
+    ///
+    /// A link to an image is that image.
     #[must_use]
     pub fn beside(image: &Path) -> PathBuf {
-        let mut name = image.as_os_str().to_owned();
+        let mut name = image.canonicalize().unwrap_or_else(|_| image.to_owned()).into_os_string();
         name.push(SUFFIX);
         name.into()
     }
@@ -221,13 +225,18 @@ impl DriveFile {
         }
         let path = Self::beside(image);
         let file = File { path: &path };
+        // Under another name until it is whole, so that what was there before is there until then.
+        let mut new = path.as_os_str().to_owned();
+        new.push(".new");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644));
+        let opened = rustix::fs::open(&new, flags, Mode::from_raw_mode(0o644));
         let fd = opened.map_err(|errno| file.host("make it", errno))?;
         let layout = Layout::of(profile, flash.block_words().len() / BLOCK_WORDS);
         // All of it, so that a full host is found out here.
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, layout.bytes())
-            .map_err(|errno| file.host("give it room", errno))?;
+        if let Err(errno) = rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, layout.bytes()) {
+            let _ = rustix::fs::unlink(&new);
+            return Err(file.host("give it room", errno));
+        }
         let mut header = Header {
             magic: HEADER_MAGIC,
             version: VERSION,
@@ -240,21 +249,25 @@ impl DriveFile {
             profile_bytes: text.len() as u32,
         };
         let mut page = vec![0; HEADER_BYTES];
-        for _ in 0..2 {
-            page[..size_of::<Header>()].copy_from_slice(header.as_bytes());
-            page[size_of::<Header>()..][..text.len()].copy_from_slice(text.as_bytes());
-            header.checksum = crc32c::crc32c(&page);
-        }
+        page[..size_of::<Header>()].copy_from_slice(header.as_bytes());
+        page[size_of::<Header>()..][..text.len()].copy_from_slice(text.as_bytes());
+        header.checksum = crc32c::crc32c(&page);
+        page[..size_of::<Header>()].copy_from_slice(header.as_bytes());
         file.write(&fd, &page, 0)?;
         let journals = file.map(&fd, &layout)?;
         let life = [0; LIFE_COUNTERS];
         let fd = QuietFd::new(fd);
         let mut made = Self { path, fd, layout, journals, sequence: 0, used: 0, flush, dirty: false, life };
         made.checkpoint(flash, true)?;
+        let file = File { path: &made.path };
+        rustix::fs::rename(&new, &made.path).map_err(|errno| file.host("give it its name", errno))?;
+        file.sync_directory()?;
         Ok(made)
     }
 
-    /// Opens the file beside `image` and gives `flash`, an empty drive of its profile, the state that was kept.
+    /// Opens the file beside `image` and gives `flash`, an empty drive of its profile, the state that was kept. Before
+    /// anything else is kept there has to be a checkpoint: behind the last whole group of the journal there may be
+    /// others.
     ///
     /// # Errors
     /// The file is damaged, or another image's.
@@ -289,21 +302,17 @@ impl DriveFile {
             return Err(file.damaged(&what));
         }
         let journals = file.map(&fd, &layout)?;
-        let kept = Kept::newest(&file, &fd, &layout)?;
+        let kept = Checkpoint::newest(&file, &fd, &layout)?;
         let side = (kept.head.sequence % 2) as usize;
-        let (records, used) =
+        let Journal { records, used, life } =
             read_journal(&journals, side * layout.journal_bytes as usize, &layout, kept.head.sequence);
         let was_at_rest = kept.head.at_rest == 1 && records.is_empty();
         flash
             .restore(&kept.words[..layout.map_words], &kept.words[layout.map_words..], &records, !was_at_rest)
             .map_err(|error| file.state(&error))?;
         let fd = QuietFd::new(fd);
-        let (sequence, life) = (kept.head.sequence, kept.head.life);
-        let mut opened = Self { path, fd, layout, journals, sequence, used, flush, dirty: false, life };
-        if !was_at_rest {
-            // A new lap: behind the last whole group there may be others of this one.
-            opened.checkpoint(flash, false)?;
-        }
+        let (sequence, life) = (kept.head.sequence, life.unwrap_or(kept.head.life));
+        let opened = Self { path, fd, layout, journals, sequence, used, flush, dirty: false, life };
         Ok((opened, Loaded { was_at_rest, life }))
     }
 
@@ -312,32 +321,27 @@ impl DriveFile {
         self.life = life;
     }
 
-    /// Whether the journal has room for what has changed in `flash`; if not, it is time for a checkpoint.
+    /// Keeps records in the journal; false if it has no room for them, and it is time for a checkpoint.
     #[inline]
     #[must_use]
-    pub fn has_room<W: Words>(&self, flash: &Flash<W>) -> bool {
-        self.used + (GROUP_WORDS + flash.records().len()) * 4 <= self.layout.journal_bytes as usize
+    pub fn append(&mut self, records: &[u32]) -> bool {
+        let bytes = (GROUP_WORDS + records.len()) * 4;
+        let fits = self.used + bytes <= self.layout.journal_bytes as usize;
+        if fits && !records.is_empty() {
+            self.write_group(records);
+        }
+        fits
     }
 
-    /// Keeps what has changed in `flash`: in the journal, or, if that is full, by a checkpoint.
-    ///
-    /// # Errors
-    /// The host cannot write the checkpoint.
-    #[inline]
-    pub fn keep<W: Words>(&mut self, flash: &mut Flash<W>) -> Result<(), DriveFileError> {
-        if flash.records().is_empty() {
-            return Ok(());
-        }
-        if self.has_room(flash) {
-            self.append(flash.records());
-        } else {
-            self.checkpoint(flash, false)?;
-        }
-        flash.clear_records();
-        Ok(())
+    /// Keeps the counters, too, if the journal has room for them.
+    pub(crate) fn append_life(&mut self, life: [u64; LIFE_COUNTERS]) {
+        let mut words = [0; 1 + 2 * LIFE_COUNTERS];
+        words[0] = LIFE << 24;
+        words[1..].as_mut_bytes().copy_from_slice(life.as_bytes());
+        let _ = self.append(&words);
     }
 
-    fn append(&mut self, records: &[u32]) {
+    fn write_group(&mut self, records: &[u32]) {
         let place = self.used;
         let lap = self.sequence as u32;
         let checksum = group_checksum(lap, place as u32, records);
@@ -360,6 +364,7 @@ impl DriveFile {
     /// The host cannot write.
     pub fn checkpoint<W: Words>(&mut self, flash: &Flash<W>, at_rest: bool) -> Result<(), DriveFileError> {
         let file = File { path: &self.path };
+        self.check_journals()?;
         let sequence = self.sequence + 1;
         let side = (sequence % 2) as usize;
         let mut place = self.layout.content(side);
@@ -401,6 +406,14 @@ impl DriveFile {
         if std::mem::take(&mut self.dirty) {
             self.sync_file()?;
         }
+        self.check_journals()
+    }
+
+    /// Whether the journals' mapping is still the file's: whoever cuts the file takes it away.
+    fn check_journals(&self) -> Result<(), DriveFileError> {
+        if self.journals.is_cut() {
+            return Err(File { path: &self.path }.host("go on with it, since it was cut", Errno::IO));
+        }
         Ok(())
     }
 
@@ -422,13 +435,13 @@ pub struct Loaded {
 }
 
 /// A checkpoint that is whole.
-struct Kept {
+struct Checkpoint {
     head: Head,
     /// Map, then blocks.
     words: Vec<u32>,
 }
 
-impl Kept {
+impl Checkpoint {
     /// The newest one.
     fn newest(file: &File<'_>, fd: impl AsFd + Copy, layout: &Layout) -> Result<Self, DriveFileError> {
         let mut heads = Vec::new();
@@ -452,12 +465,23 @@ impl Kept {
     }
 }
 
-/// The records of a journal, and the bytes that they take.
-fn read_journal(journals: &Mapping, begin: usize, layout: &Layout, sequence: u64) -> (Vec<u32>, usize) {
-    let mut records = Vec::new();
-    let mut place = 0;
+/// What a journal has.
+#[derive(Default)]
+struct Journal {
+    /// All records of the drive.
+    records: Vec<u32>,
+    /// Bytes of it that are used.
+    used: usize,
+    /// The counters that were kept last, if any were.
+    life: Option<[u64; LIFE_COUNTERS]>,
+}
+
+fn read_journal(journals: &Mapping, begin: usize, layout: &Layout, sequence: u64) -> Journal {
+    let mut journal = Journal::default();
     let end = layout.journal_bytes as usize;
-    while place + GROUP_WORDS * 4 <= end {
+    let mut group = Vec::new();
+    while journal.used + GROUP_WORDS * 4 <= end {
+        let place = journal.used;
         let mut head = [0_u32; GROUP_WORDS];
         journals.read(begin + place, head.as_mut_bytes());
         let [count, lap, checksum, at] = head;
@@ -465,16 +489,22 @@ fn read_journal(journals: &Mapping, begin: usize, layout: &Layout, sequence: u64
         if lap != sequence as u32 || at as usize != place || count == 0 || behind > end {
             break;
         }
-        let known = records.len();
-        records.resize(known + count as usize, 0);
-        journals.read(begin + place + GROUP_WORDS * 4, records[known..].as_mut_bytes());
-        if group_checksum(lap, at, &records[known..]) != checksum {
-            records.truncate(known);
+        group.resize(count as usize, 0);
+        journals.read(begin + place + GROUP_WORDS * 4, group.as_mut_bytes());
+        if group_checksum(lap, at, &group) != checksum {
             break;
         }
-        place = behind;
+        match <[u32; 2 * LIFE_COUNTERS]>::try_from(&group[1..]) {
+            Ok(words) if group[0] >> 24 == LIFE => {
+                let mut life = [0; LIFE_COUNTERS];
+                life.as_mut_bytes().copy_from_slice(words.as_bytes());
+                journal.life = Some(life);
+            }
+            _ => journal.records.extend_from_slice(&group),
+        }
+        journal.used = behind;
     }
-    (records, place)
+    journal
 }
 
 fn group_checksum(lap: u32, place: u32, records: &[u32]) -> u32 {
@@ -526,6 +556,14 @@ impl File<'_> {
             Some(Ok(profile)) if whole => Ok((header, profile)),
             _ => Err(self.damaged("is damaged: its header is not whole")),
         }
+    }
+
+    /// Lets the file's name outlive a power cut.
+    fn sync_directory(&self) -> Result<(), DriveFileError> {
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(parent.unwrap_or(Path::new(".")), flags, Mode::empty());
+        opened.and_then(rustix::fs::fsync).map_err(|errno| self.host("keep its name", errno))
     }
 
     fn map(&self, fd: impl AsFd, layout: &Layout) -> Result<Mapping, DriveFileError> {

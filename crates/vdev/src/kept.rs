@@ -111,8 +111,8 @@ pub(crate) struct Kept {
     file: Option<DriveFile>,
     /// As it was when the controller was made.
     pub life: Life,
-    /// Nothing has changed since it was kept at rest.
-    at_rest: bool,
+    /// The life, but for its seconds, with which it was kept at rest, if nothing has changed in flash since.
+    at_rest: Option<Life>,
 }
 
 impl KeptDrive {
@@ -134,7 +134,7 @@ impl KeptDrive {
         flash.keep_records();
         Ok(Self {
             flash,
-            kept: Kept { file: Some(file), life: Life { power_cycles: 1, ..Life::default() }, at_rest: true },
+            kept: Kept { file: Some(file), life: Life { power_cycles: 1, ..Life::default() }, at_rest: None },
         })
     }
 
@@ -156,7 +156,7 @@ impl KeptDrive {
         file.set_life(life.words(counts));
         file.checkpoint(&flash, false)?;
         flash.keep_records();
-        Ok(Self { flash, kept: Kept { file: Some(file), life, at_rest: false } })
+        Ok(Self { flash, kept: Kept { file: Some(file), life, at_rest: None } })
     }
 }
 
@@ -167,19 +167,22 @@ impl Kept {
         if flash.records().is_empty() {
             return;
         }
-        self.at_rest = false;
+        self.at_rest = None;
         let Some(file) = &mut self.file else { return flash.clear_records() };
-        if !file.has_room(flash) {
+        if !file.append(flash.records()) {
             file.set_life(life(self.life).words(flash.counts()));
+            if file.checkpoint(flash, false).is_err() {
+                self.file = None;
+            }
         }
-        if file.keep(flash).is_err() {
-            self.file = None;
-        }
+        flash.clear_records();
     }
 
-    /// Makes what was kept outlive the host, where a Flush does.
-    pub fn sync(&mut self) {
-        if self.file.as_mut().is_some_and(|file| file.sync().is_err()) {
+    /// Makes what was kept, and `life`, outlive the host, where a Flush does.
+    pub fn sync(&mut self, counts: Counts, life: Life) {
+        let Some(file) = &mut self.file else { return };
+        file.append_life(life.words(counts));
+        if file.sync().is_err() {
             self.file = None;
         }
     }
@@ -189,15 +192,16 @@ impl Kept {
         self.file.is_some()
     }
 
-    /// Lets the drive finish what it does, and keeps it at rest; once, if nothing changes.
+    /// Lets the drive program what it has, and keeps it at rest; once, if nothing happens.
     pub fn rest(&mut self, flash: &mut DriveFlash, life: Life) {
-        let Some(file) = self.file.as_mut().filter(|_| !self.at_rest) else { return };
-        while flash.advance(u64::MAX).is_some() {}
-        let _ = flash.arrive(flash.now(), &Command { kind: Kind::Flush, start: 0, bytes: 0 });
-        while flash.advance(u64::MAX).is_some() {}
+        let lived = Life { seconds: 0, ..life };
+        let Some(file) = self.file.as_mut().filter(|_| self.at_rest != Some(lived)) else { return };
+        while !flash.takes() && flash.advance(u64::MAX).is_some() {}
+        let flush = flash.arrive(flash.now(), &Command { kind: Kind::Flush, start: 0, bytes: 0 });
+        while flash.advance(u64::MAX).is_some_and(|done| done.ticket != flush) {}
         file.set_life(life.words(flash.counts()));
         // Nobody is there to be told. If the host cannot write, the drive is as if it had just ended.
-        self.at_rest = file.checkpoint(flash, true).is_ok();
+        self.at_rest = file.checkpoint(flash, true).is_ok().then_some(lived);
         flash.clear_records();
     }
 }

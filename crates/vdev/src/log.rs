@@ -9,7 +9,7 @@ impl Controller {
     /// The bytes of a log page, whole.
     pub(crate) fn log_page(&self, page: LogPage) -> Option<Vec<u8>> {
         match page {
-            LogPage::SUPPORTED => Some(supported()),
+            LogPage::SUPPORTED => Some(supported(self.drive_log().is_some())),
             LogPage::ERROR => Some(self.errors.lock().encode()),
             LogPage::SMART => Some(self.smart_log().as_bytes().to_vec()),
             LogPage::FIRMWARE => Some(firmware_slots()),
@@ -86,11 +86,12 @@ impl Controller {
 }
 
 /// Supported Log Pages: a dword a page, bit 0 set.
-fn supported() -> Vec<u8> {
+fn supported(drive: bool) -> Vec<u8> {
     let mut bytes = vec![0; 1024];
     for page in 0..=5 {
         bytes[4 * page] = 1;
     }
+    bytes[4 * usize::from(LogPage::DRIVE.0)] = u8::from(drive);
     bytes
 }
 

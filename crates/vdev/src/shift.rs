@@ -262,29 +262,45 @@ impl<'a> Shift<'a> {
         if !std::mem::take(&mut slot.live) {
             return;
         }
-        let cq = usize::from(slot.cq);
+        let (cq, refuses) = (usize::from(slot.cq), changes(&slot.command.entry));
+        let is_durable = is_durable(&slot.command.entry) || refuses && !controller.write_cache_enabled();
+        if is_durable && self.state.kept.is_some() {
+            self.make_durable();
+        }
         let (state, queues) = self.enter(cq);
         let slot = &state.slots[done.ticket.0 as usize];
         if !controller.running() {
             return;
         }
-        if done.refused {
+        if done.refused || refuses && state.flash.is_read_only() {
             self.posted |= controller.refuse(cq, queues, slot);
             return;
         }
         if slot.delay_ns > 0 {
             return controller.hold_back(cq, queues, slot, done.time);
         }
-        if let Some(kept) = &mut state.kept
-            && is_durable(&slot.command.entry)
-        {
-            // What it promises is in the drive's state, too.
-            kept.keep(&mut state.flash, |life| life);
-            kept.sync();
-        }
         let posted = controller.finish(cq, queues, &slot.command);
         self.posted |= posted;
     }
+
+    /// What a command promises that is due is in the drive's state, too.
+    #[cold]
+    fn make_durable(&mut self) {
+        self.leave();
+        self.keep();
+        let controller = self.controller;
+        let DriveState { flash, kept, .. } = &mut *self.state;
+        if let Some(kept) = kept {
+            let life = controller.lived(kept.life);
+            kept.sync(flash.counts(), life);
+        }
+    }
+}
+
+/// Whether a command changes the medium.
+fn changes(entry: &SubmissionEntry) -> bool {
+    use IoOpcode::{DatasetManagement, Write, WriteZeroes};
+    matches!(IoOpcode::from_code(entry.opcode), Some(Write | WriteZeroes | DatasetManagement))
 }
 
 /// Whether a command completes when what it says outlives a power cut.

@@ -80,7 +80,7 @@ fn a_drive_stays_with_its_image() {
     let made = scratch.ok(["device", "create", "d.img", "--profile", "slc", "--size", "64M"]);
     assert_eq!(made, "d.img: a drive of 64.0 MiB, new\n");
     scratch.ok(["format", "d.img"]);
-    scratch.file("a", &"text\n".repeat(100_000));
+    scratch.file("a", "text\n".repeat(100_000));
     scratch.ok(["cp", "a", "d.img:/a"]);
     assert_eq!(scratch.ok(["cat", "d.img:/a"]).len(), 500_000);
     let smart = scratch.ok(["smart", "d.img"]);

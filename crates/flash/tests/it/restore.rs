@@ -93,7 +93,15 @@ fn what_describes_no_state_is_refused() {
     assert_eq!(refused(&map, &blocks[2..], &[]), "the state has 190 words of blocks, and the drive 192");
     let mut twice = map.clone();
     (twice[3], twice[5]) = (77, 77);
-    assert_eq!(refused(&twice, &blocks, &[]), "the state has logical units 3 and 5 at one place");
+    assert_eq!(
+        refused(&twice, &blocks, &[]),
+        "the state has logical unit 3 in block 4, where nothing was programmed"
+    );
+    let full: Vec<u32> = blocks.chunks(2).flat_map(|_| [0, 16]).collect();
+    assert_eq!(refused(&twice, &full, &[]), "the state has logical units 3 and 5 at one place");
+    let bad: Vec<u32> = blocks.chunks(2).flat_map(|_| [0, 1 << 24 | 16]).collect();
+    assert!(refused(&twice, &bad, &[]).starts_with("the state has logical unit 3 in block 4, "));
+    assert_eq!(refused(&map, &blocks, &[9 << 24, 0]), "the state has 2 words behind its last record");
     twice[3] = 96 * 16;
     assert_eq!(
         refused(&twice, &blocks, &[]),

@@ -13,7 +13,7 @@ use nvmed_vdev::{
     Media,
 };
 use std::path::{Path, PathBuf};
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::{FromBytes, IntoBytes};
 
 const UNITS: u64 = 2048;
 const TEXT: &str = "# a drive for tests\n";
@@ -98,9 +98,15 @@ fn make(image: &Path, media: &Media) -> (DriveFile, Flash) {
 
 fn open(image: &Path, media: &Media) -> Result<(DriveFile, Flash, bool), DriveFileError> {
     let mut flash = Flash::new(&profile()).unwrap();
-    let (file, loaded) = DriveFile::open((image, media, Flush::Process), &profile(), &mut flash)?;
+    let (mut file, loaded) = DriveFile::open((image, media, Flush::Process), &profile(), &mut flash)?;
+    file.checkpoint(&flash, false)?;
     flash.keep_records();
     Ok((file, flash, loaded.was_at_rest))
+}
+
+fn keep(file: &mut DriveFile, flash: &mut Flash) {
+    assert!(file.append(flash.records()), "the journal has room");
+    flash.clear_records();
 }
 
 fn map(flash: &Flash) -> Vec<u32> {
@@ -134,7 +140,7 @@ fn a_drive_that_was_closed_or_ended_goes_on() {
     for life in 0..40 {
         for _ in 0..dice.roll(60) {
             use_drive(&mut flash, &mut dice, 4);
-            file.keep(&mut flash).unwrap();
+            keep(&mut file, &mut flash);
         }
         let closed = dice.chance(50);
         if closed {
@@ -165,7 +171,7 @@ fn a_power_cut_loses_nothing_that_was_synced() {
         let rounds = 1 + dice.roll(40);
         for _ in 0..rounds {
             use_drive(&mut flash, &mut dice, 4);
-            file.keep(&mut flash).unwrap();
+            keep(&mut file, &mut flash);
         }
         if dice.chance(30) {
             file.checkpoint(&flash, false).unwrap();
@@ -176,7 +182,7 @@ fn a_power_cut_loses_nothing_that_was_synced() {
         let checkpoint_at = dice.roll(80);
         for round in 0..40 {
             use_drive(&mut flash, &mut dice, 2);
-            file.keep(&mut flash).unwrap();
+            keep(&mut file, &mut flash);
             lives.push(map(&flash));
             if round == checkpoint_at {
                 file.checkpoint(&flash, dice.chance(50)).unwrap();
@@ -222,7 +228,7 @@ fn what_was_behind_a_torn_group_does_not_come_back() {
             before_it = map(&flash);
         }
         write(&mut flash, unit);
-        file.keep(&mut flash).unwrap();
+        keep(&mut file, &mut flash);
         if unit == 4 {
             let after = std::fs::read(&state).unwrap();
             torn_at = before.iter().zip(&after).position(|(old, new)| old != new).unwrap();
@@ -235,7 +241,7 @@ fn what_was_behind_a_torn_group_does_not_come_back() {
     let (mut file, mut flash, _) = open(&image, &media).unwrap();
     assert_eq!(map(&flash), before_it);
     write(&mut flash, 100);
-    file.keep(&mut flash).unwrap();
+    keep(&mut file, &mut flash);
     drop(file);
     let (_, opened, _) = open(&image, &media).unwrap();
     assert_eq!(map(&opened), map(&flash));
@@ -347,4 +353,14 @@ fn a_drives_life_is_told_over_all_its_times() {
     std::mem::forget(third);
     let mut fourth = reopen(&image);
     assert_eq!(write_units(&mut fourth, 0..1), [81, 4, 1]);
+    // So much that its journal is full and begins anew, several times; and then it just ends.
+    for _ in 0..40 {
+        write_units(&mut fourth, 0..1000);
+    }
+    assert!(fourth.io(flush).status().is_success());
+    std::mem::forget(fourth);
+    let mut fifth = reopen(&image);
+    assert_eq!(write_units(&mut fifth, 0..0), [40_081, 5, 2]);
+    let after: DriveLog = log(&mut fifth, LogPage::DRIVE);
+    assert_eq!((after.host_units, after.erases_max > 0), (40_081, true));
 }
