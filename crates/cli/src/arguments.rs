@@ -172,7 +172,7 @@ pub enum Command {
     /// Give NVMe controllers back to the kernel
     #[command(after_help = UNBIND)]
     Unbind(Function),
-    /// Show what drives virtual devices can be like
+    /// Make virtual SSDs that stay, and show what they can be like
     #[command(after_help = crate::device::arguments::PROFILES)]
     Device(crate::device::arguments::Device),
     /// Show what a device says it is: controller, namespace, abilities, limits

@@ -4,10 +4,14 @@ pub mod arguments;
 
 use crate::failure::{Failure, Status};
 use crate::inspect::size;
+use crate::location::parse_spec;
 use crate::output::Output;
 use arguments::{Create, DeviceCommand, Profiles, Show};
 use nvmed_flash::{ArrayProfile, BlockKind, Medium, Profile, Rate, UNIT_BYTES};
-use nvmed_stack::{DriveProfile, Figures, NewDrive, ProfileFault, Work, create_drive, precondition_drive};
+use nvmed_stack::{
+    DeviceSpec, DriveProfile, Figures, NewDrive, ProfileFault, VirtualSpec, Work, create_drive,
+    precondition_drive,
+};
 use serde_json::json;
 
 /// Lists or shows profiles.
@@ -18,7 +22,7 @@ pub fn device(command: &DeviceCommand) -> Result<(), Failure> {
     match command {
         DeviceCommand::Create(arguments) => create(arguments),
         DeviceCommand::Precondition(arguments) => {
-            made(&arguments.image, &precondition_drive(&arguments.image)?, true)
+            made(&arguments.image, &precondition_drive(&image(&arguments.image)?)?, true)
         }
         DeviceCommand::Profiles(arguments) => profiles(arguments),
         DeviceCommand::Show(arguments) => show(arguments),
@@ -30,10 +34,27 @@ fn refused(fault: ProfileFault) -> Failure {
     Failure::new(status, format!("device: {fault}"))
 }
 
+/// The image that a name is, with or without its engine.
+fn image(name: &str) -> Result<String, Failure> {
+    match parse_spec(name)? {
+        DeviceSpec::Virtual(spec)
+            if spec == (VirtualSpec { path: spec.path.clone(), ..VirtualSpec::default() }) =>
+        {
+            Ok(spec.path)
+        }
+        _ => {
+            let message =
+                format!("device: {name}: a drive is made of an image, which is named without options");
+            Err(Failure::new(Status::Usage, message))
+        }
+    }
+}
+
 fn create(arguments: &Create) -> Result<(), Failure> {
+    let image = image(&arguments.image)?;
     let profile = DriveProfile::named(&arguments.profile).map_err(refused)?;
     let drive = create_drive(&NewDrive {
-        image: &arguments.image,
+        image: &image,
         profile: &profile,
         size_bytes: arguments.size,
         again: arguments.again,

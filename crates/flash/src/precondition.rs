@@ -10,7 +10,7 @@
 use crate::blocks::{FreeBlocks, State};
 use crate::fifo::NONE;
 use crate::layer::{Layer, UNMAPPED};
-use crate::room::mix;
+use crate::room::{RESERVE, mix};
 use crate::tables::Words;
 
 /// How often each block was erased before.
@@ -19,14 +19,16 @@ const ERASES: u32 = 2;
 impl<W: Words> Layer<W> {
     /// Puts each logical unit somewhere, as after long random writing.
     pub fn precondition(&mut self) {
-        let (logical, used) = (self.map.len() as u64, self.used_units());
+        let logical = self.map.len() as u64;
+        let kept = self.kept_free(logical);
+        let used = self.used_units(kept);
         let age = age_of_oldest(logical as f64 / used as f64);
         self.map.fill(UNMAPPED);
         self.owners.fill(NONE);
         let mut order = Order::new(logical, self.profile.seed);
         let (mut before, mut placed) = (0, 0);
         for number in 0..self.groups.len() {
-            let blocks = self.blocks_in_use(number);
+            let blocks = self.blocks_in_use(number, kept);
             before += blocks.len() as u64 * u64::from(self.geometry.shape_of_group(number).block_units);
             // The group's share of the map, so that nothing is left over in the end.
             let share = (u128::from(logical) * u128::from(before) / u128::from(used)) as u64 - placed;
@@ -36,18 +38,28 @@ impl<W: Words> Layer<W> {
         self.clock = self.geometry.blocks() as u64;
     }
 
-    /// The good blocks of a group but those that collection keeps free, and one that would be open.
-    fn blocks_in_use(&self, number: usize) -> Vec<u32> {
+    /// Free blocks of a group: those that collection keeps free, and one that would be open; fewer, down to the reserve,
+    /// where the rest has no room for the map.
+    fn kept_free(&self, logical: u64) -> usize {
+        let most = self.profile.gc_blocks as usize + 1;
+        (RESERVE as usize..=most)
+            .rev()
+            .find(|&kept| self.used_units(kept) > logical)
+            .unwrap_or(RESERVE as usize)
+    }
+
+    /// The good blocks of a group but so many.
+    fn blocks_in_use(&self, number: usize, kept: usize) -> Vec<u32> {
         let is_good = |block: &u32| self.blocks[*block as usize].state != State::Bad;
         let mut blocks: Vec<u32> = self.geometry.blocks_of(number).filter(is_good).collect();
-        blocks.truncate(blocks.len().saturating_sub(self.profile.gc_blocks as usize + 1));
+        blocks.truncate(blocks.len().saturating_sub(kept));
         blocks
     }
 
-    fn used_units(&self) -> u64 {
+    fn used_units(&self, kept: usize) -> u64 {
         let units = |number| {
             let shape = self.geometry.shape_of_group(number);
-            self.blocks_in_use(number).len() as u64 * u64::from(shape.block_units)
+            self.blocks_in_use(number, kept).len() as u64 * u64::from(shape.block_units)
         };
         (0..self.groups.len()).map(units).sum()
     }

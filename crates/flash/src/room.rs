@@ -8,7 +8,7 @@ pub(crate) const HOST_FLOOR: usize = 2;
 /// What is programmed into blocks of its own: what the host writes, and what is moved.
 pub(crate) const STREAMS: usize = 2;
 /// Blocks of a group beyond the capacity, at least: the free ones, and one that is open for each stream.
-const RESERVE: u64 = HOST_FLOOR as u64 + STREAMS as u64;
+pub(crate) const RESERVE: u64 = HOST_FLOOR as u64 + STREAMS as u64;
 
 /// What a drive's blocks have room for, in units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -99,15 +99,20 @@ pub fn create_drive(new: &NewDrive<'_>) -> Result<Profile, StackError> {
     let fail = |fault| StackError::Profile { device: new.image.to_owned(), fault };
     // Before a file is made that no drive of the profile fits.
     let profile = new.profile.drive(bytes).map_err(fail)?;
+    check_wear(new.profile, &profile, new.used)?;
+    DriveFile::check_profile(new.profile.text()).map_err(|error| StackError::DriveFile { error })?;
     let spec = VirtualSpec { path: new.image.to_owned(), ..VirtualSpec::default() };
     let media = medium(&spec, Open::Create { bytes })?;
     if media.bytes() != bytes {
         let (image, is) = (new.image.to_owned(), media.bytes());
         return Err(StackError::Shrinks { image, bytes: is, wanted: bytes });
     }
-    check_wear(new.profile, &profile, new.used)?;
-    keep(&spec, &media, (&profile, new.profile.text()), new.used)?;
-    Ok(profile)
+    let kept = keep(&spec, &media, (&profile, new.profile.text()), new.used);
+    if kept.is_err() && there.is_none() {
+        // Nothing was in it, and nothing is made of it.
+        let _ = std::fs::remove_file(image);
+    }
+    kept.map(|()| profile)
 }
 
 /// Makes a drive anew, as after having been written at random for long; its bytes stay as they are.
@@ -116,8 +121,8 @@ pub fn create_drive(new: &NewDrive<'_>) -> Result<Profile, StackError> {
 /// The image is no drive, or is in use.
 pub fn precondition_drive(image: &str) -> Result<Profile, StackError> {
     let spec = VirtualSpec { path: image.to_owned(), ..VirtualSpec::default() };
-    let Some(drive) = beside(&spec)? else { return Err(StackError::NoDrive { image: image.to_owned() }) };
     let media = medium(&spec, Open::Existing { locked_by_run: false })?;
+    let Some(drive) = beside(&spec)? else { return Err(StackError::NoDrive { image: image.to_owned() }) };
     let fail = |fault| StackError::Profile { device: image.to_owned(), fault };
     let profile = drive.profile.drive(drive.bytes).map_err(fail)?;
     check_wear(&drive.profile, &profile, true)?;

@@ -5,7 +5,7 @@ use crate::media::Media;
 use nvmed_flash::{BLOCK_WORDS, Flash, Profile, StateError, Words, table_sizes};
 use nvmed_sys::{Mapping, QuietFd};
 use rustix::fd::AsFd;
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -86,8 +86,8 @@ pub enum DriveFileError {
     },
     /// It is another image's.
     #[error(
-        "{path} is the state of another image ({what}); put it back beside its own, or make a new drive of this one \
-         with `nvmed device create --again`"
+        "{path} is the state of another image ({what}); `cp -a` copies an image with its identity; otherwise put it back \
+         beside its own, or make a new drive of this one with `nvmed device create --again`"
     )]
     Foreign {
         /// The file.
@@ -104,7 +104,9 @@ pub enum DriveFileError {
         found: u32,
     },
     /// The profile is too long to be kept.
-    #[error("the profile has {bytes} bytes, and the state of a drive has room for {PROFILE_BYTES_MAX}")]
+    #[error(
+        "the profile has {bytes} bytes, and the state of a drive has room for {PROFILE_BYTES_MAX}: shorten its comments"
+    )]
     Profile {
         /// Of the text.
         bytes: usize,
@@ -201,7 +203,7 @@ impl DriveFile {
     pub fn describe(image: &Path) -> Result<Option<DriveDescription>, DriveFileError> {
         let path = Self::beside(image);
         let file = File { path: &path };
-        match rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        match rustix::fs::open(&path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(file.host("open it", errno)),
             Ok(fd) => {
@@ -209,6 +211,17 @@ impl DriveFile {
                 Ok(Some(DriveDescription { profile, image_bytes: header.image_bytes }))
             }
         }
+    }
+
+    /// Whether there is room for a profile of so many bytes.
+    ///
+    /// # Errors
+    /// There is not.
+    pub fn check_profile(text: &str) -> Result<(), DriveFileError> {
+        if text.len() > PROFILE_BYTES_MAX {
+            return Err(DriveFileError::Profile { bytes: text.len() });
+        }
+        Ok(())
     }
 
     /// Makes the file beside `image`, or makes it anew, with the state of `flash`, at rest.
@@ -220,9 +233,7 @@ impl DriveFile {
         (profile, text): (&Profile, &str),
         flash: &Flash<W>,
     ) -> Result<Self, DriveFileError> {
-        if text.len() > PROFILE_BYTES_MAX {
-            return Err(DriveFileError::Profile { bytes: text.len() });
-        }
+        Self::check_profile(text)?;
         let path = Self::beside(image);
         let file = File { path: &path };
         // Under another name until it is whole, so that what was there before is there until then.
@@ -278,7 +289,8 @@ impl DriveFile {
     ) -> Result<(Self, Loaded), DriveFileError> {
         let path = Self::beside(image);
         let file = File { path: &path };
-        let opened = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let opened =
+            rustix::fs::open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
         let fd = opened.map_err(|errno| file.host("open it", errno))?;
         let (header, _) = file.header(&fd)?;
         if header.identity != media.identity().bytes() {
@@ -539,6 +551,10 @@ impl File<'_> {
 
     /// The header, and the profile in it.
     fn header(&self, fd: impl AsFd) -> Result<(Header, String), DriveFileError> {
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.host("look at it", errno))?;
+        if !FileType::from_raw_mode(stat.st_mode).is_file() {
+            return Err(self.damaged("is no regular file"));
+        }
         let mut page = vec![0; HEADER_BYTES];
         self.read(fd, &mut page, 0)?;
         let (mut header, text) = Header::read_from_prefix(&page).expect("a header is shorter than its page");

@@ -54,6 +54,13 @@ fn a_preconditioned_drive_is_as_one_that_was_used() {
     made.map_words(0, &mut map);
     map.sort_unstable();
     assert!(map.windows(2).all(|pair| pair[0] < pair[1]) && map.last().is_some_and(|&last| last < 300 * 256));
+    // One that keeps more blocks free than it has beyond the capacity has room for all units, too.
+    let mut greedy = array.clone();
+    greedy.translation = Some(TranslationProfile { gc_blocks: 200, ..translation() });
+    let mut full = drive(&greedy);
+    full.precondition();
+    full.map_words(0, &mut map);
+    assert!(map.iter().all(|&entry| entry < 300 * 256), "each unit is somewhere");
     let at_once = amplification(&mut made, &mut dice, units, units);
     assert!((at_once / in_steady_state - 1.0).abs() < 0.05, "{at_once}, and {in_steady_state} after use");
 }

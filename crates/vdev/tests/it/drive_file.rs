@@ -288,7 +288,10 @@ fn a_file_that_is_not_its_own_is_refused_in_one_line() {
     let long = "#".repeat(1 << 15);
     let flash = Flash::new(&profile()).unwrap();
     let error = DriveFile::create((&image, &media, Flush::Process), (&profile(), &long), &flash).unwrap_err();
-    assert_eq!(error.to_string(), "the profile has 32768 bytes, and the state of a drive has room for 16328");
+    assert_eq!(
+        error.to_string(),
+        "the profile has 32768 bytes, and the state of a drive has room for 16328: shorten its comments"
+    );
 }
 
 /// A host of the drive that an image is.
