@@ -38,8 +38,8 @@ impl<W: Words> Layer<W> {
         self.clock = self.geometry.blocks() as u64;
     }
 
-    /// Free blocks of a group: those that collection keeps free, and one that would be open; fewer, down to the reserve,
-    /// where the rest has no room for the map.
+    /// Free blocks of a group: those that collection keeps free, and one that would be open; fewer, down to the
+    /// reserve, where the rest has no room for the map.
     fn kept_free(&self, logical: u64) -> usize {
         let most = self.profile.gc_blocks as usize + 1;
         (RESERVE as usize..=most)

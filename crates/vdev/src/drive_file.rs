@@ -1,5 +1,6 @@
 //! The file beside an image in which a drive's state is kept (docs/spec/flash.md).
 
+use crate::drive_error::DriveFileError;
 use crate::file::Flush;
 use crate::media::Media;
 use nvmed_flash::{BLOCK_WORDS, Flash, Profile, StateError, Words, table_sizes};
@@ -12,11 +13,11 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 const HEADER_MAGIC: [u8; 8] = *b"nvmedfls";
 const HEAD_MAGIC: [u8; 8] = *b"nvmedchk";
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 16_384;
 const PAGE: u64 = 4096;
 /// A profile fits in the rest of the header.
-const PROFILE_BYTES_MAX: usize = HEADER_BYTES - size_of::<Header>();
+pub(crate) const PROFILE_BYTES_MAX: usize = HEADER_BYTES - size_of::<Header>();
 /// Journals are a quarter of the map, and within these.
 const JOURNAL_BYTES_MIN: u64 = 1 << 20;
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
@@ -57,68 +58,6 @@ struct Head {
     sequence: u64,
     at_rest: u64,
     life: [u64; LIFE_COUNTERS],
-}
-
-/// What is wrong with the state of a drive.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DriveFileError {
-    /// The host refuses.
-    #[error("{path}: cannot {what}: {errno}")]
-    Host {
-        /// The file.
-        path: String,
-        /// What was to be done.
-        what: &'static str,
-        /// The host's answer.
-        errno: Errno,
-    },
-    /// It is none, or damaged.
-    #[error(
-        "{path} {what}; the image's bytes are as they were: remove the file for a plain device, or make a new drive \
-         of the image with `nvmed device create --again`"
-    )]
-    Damaged {
-        /// The file.
-        path: String,
-        /// What is wrong.
-        what: String,
-    },
-    /// It is another image's.
-    #[error(
-        "{path} is the state of another image ({what}); `cp -a` copies an image with its identity; otherwise put it back \
-         beside its own, or make a new drive of this one with `nvmed device create --again`"
-    )]
-    Foreign {
-        /// The file.
-        path: String,
-        /// What differs.
-        what: String,
-    },
-    /// Another version of nvmed wrote it.
-    #[error("{path} has version {found} of the format, and this nvmed knows {VERSION}")]
-    Version {
-        /// The file.
-        path: String,
-        /// As found.
-        found: u32,
-    },
-    /// The profile is too long to be kept.
-    #[error(
-        "the profile has {bytes} bytes, and the state of a drive has room for {PROFILE_BYTES_MAX}: shorten its comments"
-    )]
-    Profile {
-        /// Of the text.
-        bytes: usize,
-    },
-}
-
-impl DriveFileError {
-    /// There is no memory for the drive of an image.
-    pub(crate) fn memory(image: &Path, errno: Errno) -> Self {
-        let path = DriveFile::beside(image).display().to_string();
-        Self::Host { path, what: "have memory for the drive's map", errno }
-    }
 }
 
 /// Where the parts of the file are.

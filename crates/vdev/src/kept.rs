@@ -1,7 +1,8 @@
 //! A drive whose state is kept beside its image, and its life: what SMART tells over all times that it was used.
 
 use crate::counters::Counters;
-use crate::drive_file::{DriveFile, DriveFileError, LIFE_COUNTERS};
+use crate::drive_error::DriveFileError;
+use crate::drive_file::{DriveFile, LIFE_COUNTERS};
 use crate::file::Flush;
 use crate::media::Media;
 use nvmed_flash::{Command, Counts, Flash, Kind, Profile, Tables, table_sizes};
