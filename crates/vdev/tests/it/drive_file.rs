@@ -248,6 +248,43 @@ fn what_was_behind_a_torn_group_does_not_come_back() {
 }
 
 #[test]
+fn a_byte_that_is_wrong_anywhere_is_found_or_harmless() {
+    let place = Place::new("wrong-byte");
+    let image = place.image();
+    let media = medium(&image);
+    let state = DriveFile::beside(&image);
+    let (mut file, mut flash) = make(&image, &media);
+    let mut dice = Dice::new(9);
+    let mut lives = vec![map(&flash)];
+    for round in 0..60 {
+        use_drive(&mut flash, &mut dice, 3);
+        keep(&mut file, &mut flash);
+        lives.push(map(&flash));
+        if round == 30 {
+            file.checkpoint(&flash, false).unwrap();
+        }
+    }
+    drop(file);
+    let whole = std::fs::read(&state).unwrap();
+    let mut refused = 0;
+    for page in 0..whole.len() / 4096 {
+        let mut bytes = whole.clone();
+        bytes[page * 4096 + dice.index(4096)] ^= 1 << dice.roll(8);
+        std::fs::write(&state, &bytes).unwrap();
+        match open(&image, &media) {
+            Ok((_, flash, _)) => {
+                assert!(lives.contains(&map(&flash)), "page {page}: a map that the drive never had")
+            }
+            Err(error) => {
+                assert!(!error.to_string().contains('\n'));
+                refused += 1;
+            }
+        }
+    }
+    assert!((1..=4).contains(&refused), "{refused} pages are the header's");
+}
+
+#[test]
 fn a_file_that_is_not_its_own_is_refused_in_one_line() {
     let place = Place::new("refused");
     let image = place.image();
