@@ -39,8 +39,8 @@ pub use command::{Command, Completion, Kind, Ticket};
 pub use flash::Flash;
 pub use layer::Counts;
 pub use profile::{
-    ArrayProfile, BlockKind, FixedProfile, Medium, Profile, ProfileError, TranslationProfile, UNIT_BYTES,
-    Victim, Wear,
+    ArrayProfile, BlockKind, COMMANDS_MAX, DIE_PLANES_MAX, FixedProfile, Medium, Profile, ProfileError,
+    TranslationProfile, UNIT_BYTES, Victim, WRITE_BYTES_MAX, Wear,
 };
 pub use rate::Rate;
 pub use room::Room;
