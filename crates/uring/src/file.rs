@@ -15,12 +15,13 @@ use nvmed_engine::{
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages, QuietFd};
 use nvmed_units::{DeviceAddress, Lba};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Bytes of one command: longer ones gain nothing, the kernel cuts them anyway.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -94,6 +95,11 @@ impl DeviceLock {
     }
 }
 
+/// How often a block device is asked for that is in use, and how long apart: who had it may have closed it, and a child
+/// that another thread has just forked has it until it executes its program.
+const CLAIM_TRIES: u32 = 100;
+const CLAIM_PAUSE: Duration = Duration::from_millis(1);
+
 /// An open file, unlocked before it is closed: a child that another thread has just forked has the
 /// descriptor too, until it executes its program.
 #[derive(Debug)]
@@ -124,7 +130,7 @@ impl OpenFile {
         } else if options.size.is_some() {
             flags |= OFlags::CREATE;
         }
-        let fd = match rustix::fs::open(&options.path, flags, Mode::from_raw_mode(0o644)) {
+        let fd = match claim(options, flags) {
             Err(Errno::BUSY) => {
                 let holder = "a mount, or another process".to_owned();
                 return Err(UringError::InUse { path, holder });
@@ -154,6 +160,19 @@ impl OpenFile {
             rustix::fs::ftruncate(&self.fd, bytes)?;
         }
         Ok(())
+    }
+}
+
+/// Opens a file; a block device that is claimed for a moment yet, too.
+fn claim(options: &UringOptions, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let mut tries = 0;
+    loop {
+        let opened = rustix::fs::open(&options.path, flags, Mode::from_raw_mode(0o644));
+        if !matches!(opened, Err(Errno::BUSY)) || tries == CLAIM_TRIES {
+            return opened;
+        }
+        tries += 1;
+        std::thread::sleep(CLAIM_PAUSE);
     }
 }
 
