@@ -196,6 +196,7 @@ impl<W: Words> Layer<W> {
         #[cfg(test)]
         self.contents.erase(self.geometry.units_of(block));
         self.counts.erases += 1;
+        self.room_changes += 1;
         self.groups[number].erasing -= 1;
         self.groups[number].has_erased = true;
         let entry = &mut self.blocks[block as usize];

@@ -59,6 +59,8 @@ pub(crate) struct Gather {
     pub forced: u32,
     /// Which die is next.
     pub turn: usize,
+    /// What the next stripe needs, as long as what has room has changed so often.
+    pub needs: (u32, u64),
 }
 
 /// The blocks of one kind in one plane.
@@ -176,6 +178,8 @@ pub(crate) struct Layer<W> {
     pub(crate) usable_at_first: u64,
     /// Programs that were ever made: the age of blocks.
     pub(crate) clock: u64,
+    /// How often blocks were opened, filled or erased, so that there is room for the host elsewhere.
+    pub(crate) room_changes: u64,
     /// Programs that a plane may have begun at once.
     pub(crate) registers: u32,
     #[cfg(test)]
@@ -245,6 +249,7 @@ impl<W: Words> Layer<W> {
             usable,
             usable_at_first: usable,
             clock: 0,
+            room_changes: 0,
             registers: array.registers,
             #[cfg(test)]
             contents: crate::contents::Contents::new(array),

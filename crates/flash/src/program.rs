@@ -4,7 +4,7 @@ use crate::array::{Act, Array, Class, Op, Owner};
 use crate::blocks::State;
 use crate::buffer::Stage;
 use crate::fifo::NONE;
-use crate::layer::{Group, HOST, Layer, MOVED, Row, SLOT, UNMAPPED};
+use crate::layer::{Gather, Group, HOST, Layer, MOVED, Row, SLOT, UNMAPPED};
 use crate::profile::{DIE_PLANES_MAX, UNIT_BYTES};
 use crate::room::HOST_FLOOR;
 use crate::tables::Words;
@@ -20,14 +20,23 @@ impl<W: Words> Layer<W> {
     pub(crate) fn program_gathered(&mut self, array: &mut Array) {
         for kind in 0..self.gathers.len() {
             while self.gathers[kind].len > 0 {
+                let Gather { len, forced, needs, .. } = self.gathers[kind];
+                if forced == 0 && needs.1 == self.room_changes && len < needs.0 {
+                    break;
+                }
                 let Some((to, turn, stripe)) = self.room_for(kind) else { break };
-                let gather = &self.gathers[kind];
-                let units = gather.len.min(stripe.count * self.geometry.shapes[to].row_units);
-                let is_full = units == stripe.count * self.geometry.shapes[to].row_units;
-                if !is_full && gather.forced == 0 {
+                let stripe_units = stripe.count * self.geometry.shapes[to].row_units;
+                let units = len.min(stripe_units);
+                if units < stripe_units && forced == 0 {
+                    if to == kind {
+                        self.gathers[kind].needs = (stripe_units, self.room_changes);
+                    }
                     break;
                 }
                 self.gathers[to].turn = turn;
+                // It is another die's turn.
+                self.gathers[to].needs = (0, 0);
+                self.gathers[kind].needs = (0, 0);
                 self.program_stripe(array, (kind, to), &stripe, units);
             }
         }
@@ -110,6 +119,7 @@ impl<W: Words> Layer<W> {
             Some(block) => block,
             None => {
                 let block = self.groups[number].free.take()?;
+                self.room_changes += 1;
                 self.blocks[block as usize].state = State::Open;
                 self.groups[number].open[stream] = Some(block);
                 self.records.open(block, stream);
@@ -126,6 +136,7 @@ impl<W: Words> Layer<W> {
         self.groups[number].programs += 1;
         if entry.next_row == shape.rows {
             self.groups[number].open[stream] = None;
+            self.room_changes += 1;
         }
         let row = Row { block, first, stream: stream as u8 };
         let number = match self.free_rows.pop() {

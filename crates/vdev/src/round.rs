@@ -24,7 +24,7 @@ pub(crate) const ABORTS_MAX: usize = 4;
 /// How many commands ahead data is asked for: one copy of 512 bytes is shorter than one miss, two are not.
 const FORESIGHT: u16 = 2;
 /// Bytes of it: eight lines, after which the processor foresees the rest of a page by itself.
-const FORESEEN_BYTES: usize = 512;
+pub(crate) const FORESEEN_BYTES: usize = 512;
 
 impl Controller {
     /// Whether commands may complete otherwise than at once and as they should.

@@ -11,8 +11,9 @@ use crate::drive::{Drive, DriveState, Rung, Slot};
 use crate::fault::Verdict;
 use crate::group::Queues;
 use crate::outstanding::{HELD_MAX, OutstandingCommand, Work};
+use crate::round::FORESEEN_BYTES;
 use crate::time::NEVER;
-use nvmed_flash::{Completion, Ticket};
+use nvmed_flash::{Completion, Kind, Ticket};
 use nvmed_nvme::{AsyncEvent, IoOpcode, Status, SubmissionEntry};
 use nvmed_sys::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -355,6 +356,10 @@ impl Controller {
             }
             return self.finish(cq, queues, &slot.command);
         };
+        if wanted.kind == Kind::Read {
+            // Its data is on its way to the processor when it is due.
+            self.media.foresee(wanted.start, (wanted.bytes as usize).min(FORESEEN_BYTES));
+        }
         let ticket = state.flash.arrive(time_ns, &wanted);
         if let Some(recorder) = &mut state.recorder {
             recorder.arrived(state.flash.now(), wanted, ticket);
