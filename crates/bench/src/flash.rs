@@ -5,7 +5,7 @@ use crate::row::{Contender, Goal, Row};
 use nvmed_dice::Dice;
 use nvmed_flash::{
     ArrayProfile, BlockKind, Command, Counts, Flash, Kind, Medium, Profile, Rate, Tables, TranslationProfile,
-    UNIT_BYTES, Victim, Wear, table_sizes,
+    UNIT_BYTES, table_sizes,
 };
 use nvmed_lab::machine::thread_cpu_ns;
 use nvmed_lab::samples::Samples;
@@ -27,22 +27,16 @@ const DEPTH: usize = 256;
 /// TLC NAND of so many blocks a plane behind 8 channels, or fewer where `planes` are.
 fn tlc(planes: u32, per_plane: u32, (page_units, pages): (u64, u32)) -> ArrayProfile {
     ArrayProfile {
-        capacity_bytes: 0,
         channels: planes.min(8),
         chips: (planes / 32).max(1),
-        dies: 1,
         planes: (planes / 8).clamp(1, 4),
         registers: 2,
-        multi_plane_ns: 0,
         bus_out: Rate::per_second(1_200_000_000),
         bus_in: Rate::per_second(1_200_000_000),
         sector_bytes: UNIT_BYTES,
         link_out: Rate::per_second(7_000_000_000),
         link_in: Rate::per_second(7_000_000_000),
         command_ns: 2_000,
-        low_power_ns: 0,
-        warm_up_ns: 0,
-        overtakes: 16,
         blocks: vec![BlockKind {
             per_plane,
             page_bytes: page_units * UNIT_BYTES,
@@ -53,17 +47,8 @@ fn tlc(planes: u32, per_plane: u32, (page_units, pages): (u64, u32)) -> ArrayPro
             erase_ns: 5_000_000,
             endurance: 0,
         }],
-        translation: Some(TranslationProfile {
-            buffer_bytes: 16 << 20,
-            map_cache_bytes: 0,
-            victim: Victim::Greedy,
-            gc_blocks: 3,
-            gc_idle_blocks: 0,
-            idle_ns: 0,
-            wear: Wear::Simple,
-            bad_ppm: 0,
-            seed: 1,
-        }),
+        translation: Some(TranslationProfile { buffer_bytes: 16 << 20, ..TranslationProfile::default() }),
+        ..ArrayProfile::default()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::flash::{Bench, operations, row};
 use crate::row::{Contender, Goal, Row};
-use nvmed_flash::{ArrayProfile, BlockKind, Command, Kind, Rate, TranslationProfile, Victim, Wear};
+use nvmed_flash::{ArrayProfile, BlockKind, Command, Kind, Rate, TranslationProfile, Wear};
 use nvmed_lab::machine::thread_cpu_ns;
 use nvmed_lab::samples::Samples;
 use std::fmt::Write;
@@ -119,38 +119,25 @@ fn drive() -> ArrayProfile {
         chips: 4,
         dies: 2,
         planes: 2,
-        registers: 1,
-        multi_plane_ns: 0,
         bus_out: Rate::per_second(333_000_000),
         bus_in: Rate::per_second(333_000_000),
-        sector_bytes: 512,
         link_out: Rate::per_second(4_000_000_000),
         link_in: Rate::per_second(4_000_000_000),
-        command_ns: 0,
-        low_power_ns: 0,
-        warm_up_ns: 0,
-        overtakes: 16,
         blocks: vec![BlockKind {
             per_plane: 1900,
             page_bytes: PAGE_BYTES,
             pages: 256,
-            pages_per_program: 1,
             read_ns: vec![75_000],
             program_ns: vec![750_000],
             erase_ns: 3_800_000,
-            endurance: 0,
+            ..BlockKind::default()
         }],
         translation: Some(TranslationProfile {
             buffer_bytes: 0,
-            map_cache_bytes: 0,
-            victim: Victim::Greedy,
-            gc_blocks: 3,
-            gc_idle_blocks: 0,
-            idle_ns: 0,
             wear: Wear::Off,
-            bad_ppm: 0,
-            seed: 1,
+            ..TranslationProfile::default()
         }),
+        ..ArrayProfile::default()
     }
 }
 

@@ -259,7 +259,6 @@ impl Life {
 fn translation(dice: &mut SplitMix) -> TranslationProfile {
     TranslationProfile {
         buffer_bytes: [0, 2 << 20][dice.below(2) as usize],
-        map_cache_bytes: 0,
         victim: [Victim::Greedy, Victim::CostBenefit][dice.below(2) as usize],
         gc_blocks: 3 + dice.below(2) as u32,
         gc_idle_blocks: 6 * dice.below(2) as u32,

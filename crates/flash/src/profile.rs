@@ -113,8 +113,6 @@ pub struct BlockKind {
 pub struct TranslationProfile {
     /// Bytes of data that wait in memory to be programmed; 0: a write completes when it is programmed.
     pub buffer_bytes: u64,
-    /// Bytes of the map that memory has room for; 0 is all of it.
-    pub map_cache_bytes: u64,
     /// Whose valid units are moved.
     pub victim: Victim,
     /// A plane with so many free blocks, or fewer, is collected; at least 3.
@@ -129,6 +127,65 @@ pub struct TranslationProfile {
     pub bad_ppm: u32,
     /// Which ones.
     pub seed: u64,
+}
+
+/// One plane behind a bus that takes no time, of one block kind ([`BlockKind`]'s default), without a translation layer
+/// and of no capacity: what else a drive is, its maker says.
+impl Default for ArrayProfile {
+    fn default() -> Self {
+        Self {
+            capacity_bytes: 0,
+            channels: 1,
+            chips: 1,
+            dies: 1,
+            planes: 1,
+            registers: 1,
+            multi_plane_ns: 0,
+            bus_out: Rate::UNLIMITED,
+            bus_in: Rate::UNLIMITED,
+            sector_bytes: 512,
+            link_out: Rate::UNLIMITED,
+            link_in: Rate::UNLIMITED,
+            command_ns: 0,
+            low_power_ns: 0,
+            warm_up_ns: 0,
+            overtakes: 16,
+            blocks: vec![BlockKind::default()],
+            translation: None,
+        }
+    }
+}
+
+/// 16 blocks of 16 pages of 4 KiB, as fast as MLC's, that wear never out.
+impl Default for BlockKind {
+    fn default() -> Self {
+        Self {
+            per_plane: 16,
+            page_bytes: UNIT_BYTES,
+            pages: 16,
+            pages_per_program: 1,
+            read_ns: vec![40_000],
+            program_ns: vec![200_000],
+            erase_ns: 3_000_000,
+            endurance: 0,
+        }
+    }
+}
+
+/// A buffer of 4 MiB, greedy collection only when it must be, dynamic wear levelling, no bad blocks.
+impl Default for TranslationProfile {
+    fn default() -> Self {
+        Self {
+            buffer_bytes: 4 << 20,
+            victim: Victim::Greedy,
+            gc_blocks: 3,
+            gc_idle_blocks: 0,
+            idle_ns: 0,
+            wear: Wear::Simple,
+            bad_ppm: 0,
+            seed: 1,
+        }
+    }
 }
 
 /// Which block is collected.
@@ -352,31 +409,15 @@ pub(crate) mod tests {
             per_plane,
             page_bytes: page_units * UNIT_BYTES,
             pages,
-            pages_per_program: 1,
-            read_ns: vec![40_000],
-            program_ns: vec![800_000],
-            erase_ns: 3_000_000,
-            endurance: 0,
+            ..BlockKind::default()
         };
         ArrayProfile {
             capacity_bytes: 64 * UNIT_BYTES,
             channels: 2,
-            chips: 1,
             dies: 2,
             planes: 2,
-            registers: 1,
-            multi_plane_ns: 0,
-            bus_out: Rate { bytes: 4096, ns: 10_000 },
-            bus_in: Rate { bytes: 4096, ns: 10_000 },
-            sector_bytes: 512,
-            link_out: Rate::UNLIMITED,
-            link_in: Rate::UNLIMITED,
-            command_ns: 0,
-            low_power_ns: 0,
-            warm_up_ns: 0,
-            overtakes: 16,
             blocks: kinds.iter().map(kind).collect(),
-            translation: None,
+            ..ArrayProfile::default()
         }
     }
 }

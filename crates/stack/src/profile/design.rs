@@ -166,7 +166,6 @@ fn kind(block: &Block) -> BlockKind {
 fn translation(said: &Translation) -> TranslationProfile {
     TranslationProfile {
         buffer_bytes: u64::from(said.buffer_mib.0) * MIB,
-        map_cache_bytes: 0,
         victim: match said.victim {
             Victim::Greedy => nvmed_flash::Victim::Greedy,
             Victim::CostBenefit => nvmed_flash::Victim::CostBenefit,

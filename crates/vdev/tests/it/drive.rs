@@ -4,8 +4,7 @@ use crate::host::{DATA, Host, Ring};
 use nvmed_dice::Dice;
 use nvmed_dma::{Transport, Waited};
 use nvmed_flash::{
-    ArrayProfile, BlockKind, FixedProfile, Flash, Kind, Medium, Profile, Rate, TranslationProfile, Victim,
-    Wear,
+    ArrayProfile, BlockKind, FixedProfile, Flash, Kind, Medium, Profile, Rate, TranslationProfile,
 };
 use nvmed_nvme::{Status, SubmissionEntry, register};
 use nvmed_sys::Pages;
@@ -26,46 +25,19 @@ fn drive(commands: u32) -> Profile {
 
 /// A drive of flash memory with a translation layer, that takes three commands at once.
 fn flash() -> Profile {
-    let block = BlockKind {
-        per_plane: 16,
-        page_bytes: 4096,
-        pages: 16,
-        pages_per_program: 1,
-        read_ns: vec![4000],
-        program_ns: vec![20_000],
-        erase_ns: 300_000,
-        endurance: 0,
-    };
-    let translation = TranslationProfile {
-        buffer_bytes: 4 << 20,
-        map_cache_bytes: 0,
-        victim: Victim::Greedy,
-        gc_blocks: 3,
-        gc_idle_blocks: 0,
-        idle_ns: 0,
-        wear: Wear::Simple,
-        bad_ppm: 0,
-        seed: 1,
-    };
+    let times = (vec![4000], vec![20_000]);
+    let block =
+        BlockKind { read_ns: times.0, program_ns: times.1, erase_ns: 300_000, ..BlockKind::default() };
     let array = ArrayProfile {
         capacity_bytes: 1 << 20,
         channels: 2,
-        chips: 1,
-        dies: 1,
-        planes: 1,
         registers: 2,
-        multi_plane_ns: 0,
         bus_out: Rate { bytes: 4096, ns: 1000 },
         bus_in: Rate { bytes: 4096, ns: 1000 },
-        sector_bytes: 512,
-        link_out: Rate::UNLIMITED,
-        link_in: Rate::UNLIMITED,
         command_ns: 500,
-        low_power_ns: 0,
-        warm_up_ns: 0,
-        overtakes: 16,
         blocks: vec![block],
-        translation: Some(translation),
+        translation: Some(TranslationProfile::default()),
+        ..ArrayProfile::default()
     };
     Profile { commands: 3, medium: Medium::Array(Box::new(array)) }
 }

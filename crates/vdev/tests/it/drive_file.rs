@@ -5,7 +5,6 @@ use nvmed_dice::Dice;
 use nvmed_dma::Transport;
 use nvmed_flash::{
     ArrayProfile, BlockKind, Command, Flash, Kind, Medium, Profile, Rate, TranslationProfile, UNIT_BYTES,
-    Victim, Wear,
 };
 use nvmed_nvme::{DriveLog, LogPage, SmartLog, SubmissionEntry, register};
 use nvmed_vdev::{
@@ -19,46 +18,18 @@ const UNITS: u64 = 2048;
 const TEXT: &str = "# a drive for tests\n";
 
 fn profile() -> Profile {
-    let kind = BlockKind {
-        per_plane: 24,
-        page_bytes: UNIT_BYTES,
-        pages: 32,
-        pages_per_program: 2,
-        read_ns: vec![40_000],
-        program_ns: vec![200_000],
-        erase_ns: 3_000_000,
-        endurance: 0,
-    };
-    let translation = TranslationProfile {
-        buffer_bytes: 2 << 20,
-        map_cache_bytes: 0,
-        victim: Victim::Greedy,
-        gc_blocks: 3,
-        gc_idle_blocks: 0,
-        idle_ns: 0,
-        wear: Wear::Simple,
-        bad_ppm: 0,
-        seed: 1,
-    };
+    let kind = BlockKind { per_plane: 24, pages: 32, pages_per_program: 2, ..BlockKind::default() };
+    let translation = TranslationProfile { buffer_bytes: 2 << 20, ..TranslationProfile::default() };
     let array = ArrayProfile {
         capacity_bytes: UNITS * UNIT_BYTES,
         channels: 2,
-        chips: 1,
-        dies: 1,
         planes: 2,
         registers: 2,
-        multi_plane_ns: 0,
         bus_out: Rate::per_second(400_000_000),
         bus_in: Rate::per_second(400_000_000),
-        sector_bytes: 512,
-        link_out: Rate::UNLIMITED,
-        link_in: Rate::UNLIMITED,
-        command_ns: 0,
-        low_power_ns: 0,
-        warm_up_ns: 0,
-        overtakes: 16,
         blocks: vec![kind],
         translation: Some(translation),
+        ..ArrayProfile::default()
     };
     Profile { commands: 64, medium: Medium::Array(Box::new(array)) }
 }

@@ -61,7 +61,6 @@ fn block_kind(dice: &mut Dice, page_units: u64) -> BlockKind {
 fn translation(dice: &mut Dice) -> TranslationProfile {
     TranslationProfile {
         buffer_bytes: dice.of(&[0, 2 << 20, 2 << 20, 3 << 20]),
-        map_cache_bytes: 0,
         victim: dice.of(&[Victim::Greedy, Victim::CostBenefit]),
         gc_blocks: dice.between(3, 5) as u32,
         gc_idle_blocks: dice.of(&[0, 0, 5, 8]),
