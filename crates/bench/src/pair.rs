@@ -22,6 +22,8 @@ const ROUNDS: usize = 5;
 const COUNT: u64 = 300_000;
 /// Commands under way.
 const DEPTH: usize = 256;
+/// Commands of one doorbell, as long as there are more to come.
+const BATCH: usize = 16;
 const BYTES: u64 = 2 << 30;
 const LBA_BYTES: u64 = 512;
 /// No time-out: a wait ends with the next completion.
@@ -67,7 +69,10 @@ impl Pair {
         let (mut given, mut done) = (0, 0);
         while done < count {
             let mut new = false;
-            while given < count
+            // A doorbell for several, as a host with so many under way rings it.
+            let is_time = self.free.len() >= BATCH || self.free.len() as u64 >= count - given;
+            while is_time
+                && given < count
                 && let Some(slot) = self.free.pop()
             {
                 let place = if at_random { self.dice.roll(places) } else { self.next % places };
@@ -131,7 +136,7 @@ pub fn measure() -> Result<Vec<Row>, String> {
     let rows = NAMES.into_iter().zip(samples).zip(goals).map(|((name, samples), goal)| {
         let what = if name == NAMES[3] { format!("; write amplification {waf:.2}") } else { String::new() };
         let conditions = format!(
-            "{text}, depth {DEPTH}, a bare queue pair, one thread, memory {pages}; reads and the steady state at \
+            "{text}, depth {DEPTH}, a doorbell for {BATCH}, a bare queue pair, one thread, memory {pages}; reads and the steady state at \
              random, other writes in order{what}; {ROUNDS} rounds of {COUNT}"
         );
         row(name, "M commands a CPU second", "queue pair, TLC drive", samples, Goal::Least(goal), conditions)
