@@ -136,8 +136,8 @@ pub fn measure() -> Result<Vec<Row>, String> {
     let rows = NAMES.into_iter().zip(samples).zip(goals).map(|((name, samples), goal)| {
         let what = if name == NAMES[3] { format!("; write amplification {waf:.2}") } else { String::new() };
         let conditions = format!(
-            "{text}, depth {DEPTH}, a doorbell for {BATCH}, a bare queue pair, one thread, memory {pages}; reads and the steady state at \
-             random, other writes in order{what}; {ROUNDS} rounds of {COUNT}"
+            "{text}, depth {DEPTH}, a doorbell for {BATCH}, a bare queue pair, one thread, memory {pages}; reads and \
+             the steady state at random, other writes in order{what}; {ROUNDS} rounds of {COUNT}"
         );
         row(name, "M commands a CPU second", "queue pair, TLC drive", samples, Goal::Least(goal), conditions)
     });
