@@ -309,13 +309,10 @@ impl Array {
     }
 
     fn start_die(&mut self, number: usize, now: u64, calendar: &mut Calendar) {
-        if self.dies[number].count > 0 {
+        let Die { count, ready, .. } = self.dies[number];
+        if count > 0 || ready == [0; ACTS] {
             return;
         }
-        if self.dies[number].ready == [0; ACTS] {
-            return;
-        }
-        let ready = self.dies[number].ready;
         let orders = [Act::Read, Act::Program, Act::Erase].map(|act| match ready[act as usize] {
             0 => NEVER,
             _ => {

@@ -112,7 +112,6 @@ pub struct DriveFile {
     flush: Flush,
     /// Something was written since the last [`Self::sync`].
     dirty: bool,
-    life: [u64; LIFE_COUNTERS],
 }
 
 /// What a file says of its drive.
@@ -205,19 +204,17 @@ impl DriveFile {
         page[..size_of::<Header>()].copy_from_slice(header.as_bytes());
         file.write(&fd, &page, 0)?;
         let journals = file.map(&fd, &layout)?;
-        let life = [0; LIFE_COUNTERS];
         let fd = QuietFd::new(fd);
-        let mut made = Self { path, fd, layout, journals, sequence: 0, used: 0, flush, dirty: false, life };
-        made.checkpoint(flash, true)?;
+        let mut made = Self { path, fd, layout, journals, sequence: 0, used: 0, flush, dirty: false };
+        made.checkpoint(flash, [0; LIFE_COUNTERS], true)?;
         let file = File { path: &made.path };
         rustix::fs::rename(&new, &made.path).map_err(|errno| file.host("give it its name", errno))?;
         file.sync_directory()?;
         Ok(made)
     }
 
-    /// Opens the file beside `image` and gives `flash`, an empty drive of its profile, the state that was kept. Before
-    /// anything else is kept there has to be a checkpoint: behind the last whole group of the journal there may be
-    /// others.
+    /// Opens the file beside `image` and gives `flash`, an empty drive of its profile, the state that was kept. Its
+    /// journal takes nothing before the next checkpoint.
     ///
     /// # Errors
     /// The file is damaged, or another image's.
@@ -255,7 +252,7 @@ impl DriveFile {
         let journals = file.map(&fd, &layout)?;
         let kept = Checkpoint::newest(&file, &fd, &layout)?;
         let side = (kept.head.sequence % 2) as usize;
-        let Journal { records, used, life } =
+        let Journal { records, life, .. } =
             read_journal(&journals, side * layout.journal_bytes as usize, &layout, kept.head.sequence);
         let was_at_rest = kept.head.at_rest == 1 && records.is_empty();
         flash
@@ -263,13 +260,10 @@ impl DriveFile {
             .map_err(|error| file.state(&error))?;
         let fd = QuietFd::new(fd);
         let (sequence, life) = (kept.head.sequence, life.unwrap_or(kept.head.life));
-        let opened = Self { path, fd, layout, journals, sequence, used, flush, dirty: false, life };
+        // As if it were full: behind its last whole group there may be others.
+        let used = layout.journal_bytes as usize;
+        let opened = Self { path, fd, layout, journals, sequence, used, flush, dirty: false };
         Ok((opened, Loaded { was_at_rest, life }))
-    }
-
-    /// The counters that the next checkpoint keeps.
-    pub fn set_life(&mut self, life: [u64; LIFE_COUNTERS]) {
-        self.life = life;
     }
 
     /// Keeps records in the journal; false if it has no room for them, and it is time for a checkpoint.
@@ -309,11 +303,16 @@ impl DriveFile {
         (self.sequence % 2) as usize
     }
 
-    /// Writes map and blocks of `flash` where the older checkpoint is.
+    /// Writes map and blocks of `flash`, and the counters of its life, where the older checkpoint is.
     ///
     /// # Errors
     /// The host cannot write.
-    pub fn checkpoint<W: Words>(&mut self, flash: &Flash<W>, at_rest: bool) -> Result<(), DriveFileError> {
+    pub fn checkpoint<W: Words>(
+        &mut self,
+        flash: &Flash<W>,
+        life: [u64; LIFE_COUNTERS],
+        at_rest: bool,
+    ) -> Result<(), DriveFileError> {
         let file = File { path: &self.path };
         self.check_journals()?;
         let sequence = self.sequence + 1;
@@ -340,7 +339,7 @@ impl DriveFile {
             content_checksum: checksum,
             sequence,
             at_rest: at_rest.into(),
-            life: self.life,
+            life,
         };
         head.checksum = crc32c::crc32c(head.as_bytes());
         file.write(&self.fd, head.as_bytes(), Layout::head(side))?;

@@ -154,8 +154,7 @@ impl KeptDrive {
         life.unsafe_shutdowns += u64::from(!loaded.was_at_rest);
         flash.set_counts(counts);
         // From here on the drive is not at rest, whatever becomes of it.
-        file.set_life(life.words(counts));
-        file.checkpoint(&flash, false)?;
+        file.checkpoint(&flash, life.words(counts), false)?;
         flash.keep_records();
         Ok(Self { flash, kept: Kept { file: Some(file), life, at_rest: None } })
     }
@@ -171,8 +170,8 @@ impl Kept {
         self.at_rest = None;
         let Some(file) = &mut self.file else { return flash.clear_records() };
         if !file.append(flash.records()) {
-            file.set_life(life(self.life).words(flash.counts()));
-            if file.checkpoint(flash, false).is_err() {
+            let life = life(self.life).words(flash.counts());
+            if file.checkpoint(flash, life, false).is_err() {
                 self.file = None;
             }
         }
@@ -200,9 +199,8 @@ impl Kept {
         while !flash.takes() && flash.advance(u64::MAX).is_some() {}
         let flush = flash.arrive(flash.now(), &Command { kind: Kind::Flush, start: 0, bytes: 0 });
         while flash.advance(u64::MAX).is_some_and(|done| done.ticket != flush) {}
-        file.set_life(life.words(flash.counts()));
         // Nobody is there to be told. If the host cannot write, the drive is as if it had just ended.
-        self.at_rest = file.checkpoint(flash, true).is_ok().then_some(lived);
+        self.at_rest = file.checkpoint(flash, life.words(flash.counts()), true).is_ok().then_some(lived);
         flash.clear_records();
     }
 }

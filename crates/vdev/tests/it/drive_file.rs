@@ -70,7 +70,7 @@ fn make(image: &Path, media: &Media) -> (DriveFile, Flash) {
 fn open(image: &Path, media: &Media) -> Result<(DriveFile, Flash, bool), DriveFileError> {
     let mut flash = Flash::new(&profile()).unwrap();
     let (mut file, loaded) = DriveFile::open((image, media, Flush::Process), &profile(), &mut flash)?;
-    file.checkpoint(&flash, false)?;
+    file.checkpoint(&flash, [0; LIFE_COUNTERS], false)?;
     flash.keep_records();
     Ok((file, flash, loaded.was_at_rest))
 }
@@ -115,8 +115,7 @@ fn a_drive_that_was_closed_or_ended_goes_on() {
         }
         let closed = dice.chance(50);
         if closed {
-            file.set_life([life; LIFE_COUNTERS]);
-            file.checkpoint(&flash, true).unwrap();
+            file.checkpoint(&flash, [life; LIFE_COUNTERS], true).unwrap();
         }
         let before = map(&flash);
         drop(file);
@@ -145,7 +144,7 @@ fn a_power_cut_loses_nothing_that_was_synced() {
             keep(&mut file, &mut flash);
         }
         if dice.chance(30) {
-            file.checkpoint(&flash, false).unwrap();
+            file.checkpoint(&flash, [0; LIFE_COUNTERS], false).unwrap();
         }
         let synced = std::fs::read(&state).unwrap();
         // What the drive was like then, and after each group of records since.
@@ -156,7 +155,7 @@ fn a_power_cut_loses_nothing_that_was_synced() {
             keep(&mut file, &mut flash);
             lives.push(map(&flash));
             if round == checkpoint_at {
-                file.checkpoint(&flash, dice.chance(50)).unwrap();
+                file.checkpoint(&flash, [0; LIFE_COUNTERS], dice.chance(50)).unwrap();
             }
         }
         let written = std::fs::read(&state).unwrap();
@@ -232,7 +231,7 @@ fn a_byte_that_is_wrong_anywhere_is_found_or_harmless() {
         keep(&mut file, &mut flash);
         lives.push(map(&flash));
         if round == 30 {
-            file.checkpoint(&flash, false).unwrap();
+            file.checkpoint(&flash, [0; LIFE_COUNTERS], false).unwrap();
         }
     }
     drop(file);
