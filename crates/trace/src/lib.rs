@@ -1,0 +1,11 @@
+//! Block traces: requests with their times, in the formats of those who recorded them; what they are like; and traces
+//! that are like a description.
+//!
+//! In: bytes of a file. Out: [`Request`]s, in the order of their arrivals. See docs/trace.md.
+//! Neighbours: `units`, `dice`.
+//! Invariant: what a stranger wrote is a request that can be, or a malformed line that is counted; never a panic.
+#![forbid(unsafe_code)]
+
+mod request;
+
+pub use request::{Flags, Names, Op, Request, RequestError};
