@@ -1,7 +1,7 @@
 //! Rows of a bare queue pair on a drive in virtual time: driver, controller and flash model, on one processor.
 
 use crate::flash::row;
-use crate::row::{Goal, Row};
+use crate::row::{Contender, Goal, Row};
 use nvmed_dice::Dice;
 use nvmed_engine::{Completion, Engine, Operation, QueueOptions, QueuePair, Request, Segment};
 use nvmed_lab::machine::thread_cpu_ns;
@@ -109,39 +109,57 @@ impl Pair {
     }
 }
 
+/// The loads that a device without a drive gets, too: operation, bytes, and whether blocks are at random.
+const LOADS: [(Operation, u32, bool); 3] = [
+    (Operation::Read, 4096, true),
+    (Operation::Read, 512, true),
+    (Operation::Write { fua: false }, 4096, false),
+];
+
 /// Commands a second of processor time.
 pub fn measure() -> Result<Vec<Row>, String> {
     let write = Operation::Write { fua: false };
-    let text = format!("virtual:?media=dram,size={BYTES},profile=tlc,clock=virtual");
-    let mut pair = Pair::new(&text)?;
-    // Once in order, so that all is there.
-    pair.run(BYTES / 4096, write, 4096, false)?;
-    let mut samples: [Samples; 4] = Default::default();
-    for _ in 0..ROUNDS {
-        samples[0].push(1e3 / pair.run(COUNT, Operation::Read, 4096, true)?);
-        samples[1].push(1e3 / pair.run(COUNT, Operation::Read, 512, true)?);
-        samples[2].push(1e3 / pair.run(COUNT, write, 4096, false)?);
+    let plain = format!("virtual:?media=dram,size={BYTES},clock=virtual");
+    let text = format!("{plain},profile=tlc");
+    let mut pairs = [Pair::new(&text)?, Pair::new(&plain)?];
+    for pair in &mut pairs {
+        // Once in order, so that all is there.
+        pair.run(BYTES / 4096, write, 4096, false)?;
     }
+    let mut samples: [[Samples; 2]; 3] = Default::default();
+    for _ in 0..ROUNDS {
+        for (samples, (operation, bytes, at_random)) in samples.iter_mut().zip(LOADS) {
+            for (samples, pair) in samples.iter_mut().zip(&mut pairs) {
+                samples.push(1e3 / pair.run(COUNT, operation, bytes, at_random)?);
+            }
+        }
+    }
+    let pages = if is_huge()? { "in huge pages" } else { "NOT in huge pages, which are not there" };
+    let conditions = format!(
+        "{text}, depth {DEPTH}, a doorbell for {BATCH}, a bare queue pair, one thread, memory {pages}; reads and the \
+         steady state at random, other writes in order; {ROUNDS} rounds of {COUNT}"
+    );
+    let unit = "M commands a CPU second";
+    let mut rows = Vec::new();
+    for ((name, [ours, rival]), goal) in NAMES.into_iter().zip(samples).zip([1.0, 1.5, 0.7]) {
+        let rival = Contender { name: "the same without a drive".to_owned(), samples: rival };
+        let row = row(name, unit, "queue pair, TLC drive", ours, Goal::Least(goal), conditions.clone());
+        rows.push(Row { rival: Some(rival), ..row });
+    }
+    let [mut pair, _] = pairs;
     pair.run(3 * BYTES / 4096, write, 4096, true)?;
-    let mut amplification = Samples::default();
+    let (mut steady, mut amplification) = (Samples::default(), Samples::default());
     for _ in 0..ROUNDS {
         let before = pair.units()?;
-        samples[3].push(1e3 / pair.run(COUNT, write, 4096, true)?);
+        steady.push(1e3 / pair.run(COUNT, write, 4096, true)?);
         let after = pair.units()?;
         amplification.push((after.1 - before.1) as f64 / (after.0 - before.0) as f64);
     }
     let waf = amplification.median();
-    let pages = if is_huge()? { "in huge pages" } else { "NOT in huge pages, which are not there" };
-    let goals = [1.0, 1.5, 0.7, 0.7 / (1.0 + 0.5 * (waf - 1.0))];
-    let rows = NAMES.into_iter().zip(samples).zip(goals).map(|((name, samples), goal)| {
-        let what = if name == NAMES[3] { format!("; write amplification {waf:.2}") } else { String::new() };
-        let conditions = format!(
-            "{text}, depth {DEPTH}, a doorbell for {BATCH}, a bare queue pair, one thread, memory {pages}; reads and \
-             the steady state at random, other writes in order{what}; {ROUNDS} rounds of {COUNT}"
-        );
-        row(name, "M commands a CPU second", "queue pair, TLC drive", samples, Goal::Least(goal), conditions)
-    });
-    Ok(rows.collect())
+    let goal = Goal::Least(0.7 / (1.0 + 0.5 * (waf - 1.0)));
+    let conditions = format!("{conditions}; write amplification {waf:.2}");
+    rows.push(row(NAMES[3], unit, "queue pair, TLC drive", steady, goal, conditions));
+    Ok(rows)
 }
 
 impl Pair {

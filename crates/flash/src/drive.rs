@@ -85,6 +85,7 @@ impl<W: Words> Drive<W> {
     #[inline]
     pub fn arrive(&mut self, now: u64, ticket: Ticket, command: &Command) {
         self.commands[ticket.0 as usize] = Active { command: *command, left: 0 };
+        self.layer.iter().for_each(|layer| layer.foresee(command.start));
         let sleeps = self.profile.low_power_ns;
         if self.under_way == 0 {
             self.calendar.set(IDLE, NEVER);

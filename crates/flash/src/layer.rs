@@ -339,6 +339,13 @@ impl<W: Words> Layer<W> {
         self.usable < self.map.len() as u64
     }
 
+    /// A command for bytes from `start` on is looked at soon: their map entry is loaded into the processor's cache, for
+    /// which nothing waits here.
+    #[inline]
+    pub fn foresee(&self, start: u64) {
+        let _ = std::hint::black_box(self.map.get((start / UNIT_BYTES) as usize).copied());
+    }
+
     /// Reads an extent: answers the pages that are being read, and the bytes that are in memory.
     #[inline]
     pub fn read(&mut self, array: &mut Array, command: u32, (start, bytes): (u64, u64)) -> (u32, u64) {

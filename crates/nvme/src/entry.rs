@@ -134,6 +134,12 @@ impl CompletionEntry {
         self
     }
 
+    /// The dword before the last: head pointer low, identifier of the queue high.
+    #[must_use]
+    pub fn dword2(&self) -> u32 {
+        u32::from(self.sq_head) | u32::from(self.sq_id) << 16
+    }
+
     /// The last dword, whose single store publishes an entry: CID low, status and phase high.
     #[must_use]
     pub fn dword3(&self) -> u32 {

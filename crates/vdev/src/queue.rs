@@ -7,7 +7,7 @@ use nvmed_sys::Mapping;
 use nvmed_units::{Halves, Lba};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 const SQ_ENTRY: u64 = size_of::<SubmissionEntry>() as u64;
 const CQ_ENTRY: u64 = size_of::<CompletionEntry>() as u64;
@@ -135,7 +135,11 @@ impl CompletionQueue {
     ) -> Result<(), DmaFault> {
         let entry = entry.with_status(status, self.phase);
         let (memory, at) = self.memory.at(view, u64::from(self.tail) * CQ_ENTRY, CQ_ENTRY as usize)?;
-        memory.write(at, &entry.as_bytes()[..12]);
+        // As words, not as bytes of the entry: it was just put together, and a processor reads back at once only what it
+        // has written as one.
+        for (number, dword) in [entry.result, entry.result_high, entry.dword2()].into_iter().enumerate() {
+            memory.u32(at + 4 * number).store(dword.to_le(), Ordering::Relaxed);
+        }
         view.send(memory, at, 12)?;
         // Release: the host that sees the phase tag (acquire) sees the rest of the entry and the data.
         memory.u32(at + 12).store(entry.dword3().to_le(), Ordering::Release);
