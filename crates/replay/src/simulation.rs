@@ -1,0 +1,261 @@
+//! A trace on a simulated drive.
+
+use nvmed_flash::{
+    Command, Completion, Counts, DriveWear, Flash, Kind, Medium, Profile, ProfileError, UNIT_BYTES,
+    WRITE_BYTES_MAX,
+};
+use nvmed_trace::{Flags, Op, Request};
+use std::collections::VecDeque;
+
+/// What a drive did for the requests of a trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Simulated {
+    /// Requests that were given to it.
+    pub requests: u64,
+    /// Bytes that were written, by the trace.
+    pub written_bytes: u64,
+    /// Requests, or parts, that lie elsewhere than in the trace, since the drive is smaller.
+    pub moved: u64,
+    /// Writes that the drive refused, since it has become read-only.
+    pub refused: u64,
+    /// What its translation layer did.
+    pub counts: Counts,
+    /// How worn it is.
+    pub wear: DriveWear,
+}
+
+impl Simulated {
+    /// Bytes that were written, of those that were programmed, padding and what collection moved among them (IISWC'15,
+    /// section V: space utilization); 1 where nothing was programmed.
+    #[must_use]
+    pub fn utilization(&self) -> f64 {
+        match self.counts.programmed_units {
+            0 => 1.0,
+            units => self.written_bytes as f64 / (units * UNIT_BYTES) as f64,
+        }
+    }
+}
+
+/// A request under way.
+#[derive(Debug)]
+struct Underway {
+    request: Request,
+    /// Its commands that are not done.
+    left: u32,
+}
+
+/// A drive to which a trace's requests are given when they arrive. What it does not take waits, in the order of arrival.
+#[derive(Debug)]
+pub struct Simulation {
+    flash: Flash,
+    capacity: u64,
+    /// When the trace begins; the drive's time is 0 then.
+    begin_ns: Option<u64>,
+    /// Requests that were not passed on yet, in the order of arrival, and the number of the first one.
+    underway: VecDeque<Underway>,
+    first: u64,
+    /// How many of them are not done.
+    open: u64,
+    /// Commands that wait for the drive, with the numbers of their requests.
+    waiting: VecDeque<(u64, Command)>,
+    /// The request of each ticket.
+    requests: Vec<u64>,
+    done: Simulated,
+}
+
+impl Simulation {
+    /// A new drive; a `used` one has been written at random until its write amplification was steady.
+    ///
+    /// # Errors
+    /// The profile describes no drive.
+    pub fn new(profile: &Profile, used: bool) -> Result<Self, ProfileError> {
+        let mut flash = Flash::new(profile)?;
+        if used {
+            flash.precondition();
+        }
+        Ok(Self {
+            capacity: match &profile.medium {
+                Medium::Array(array) => array.capacity_bytes,
+                _ => u64::MAX,
+            },
+            flash,
+            begin_ns: None,
+            underway: VecDeque::new(),
+            first: 0,
+            open: 0,
+            waiting: VecDeque::new(),
+            requests: vec![0; profile.commands as usize],
+            done: Simulated::default(),
+        })
+    }
+
+    /// Gives the drive a request, which arrives no earlier than the one before; one that does arrives then. Requests
+    /// that are done by now go to `each`, with the drive's times.
+    pub fn push(&mut self, request: &Request, each: &mut impl FnMut(Request)) {
+        let begin = *self.begin_ns.get_or_insert(request.arrival_ns);
+        let time = request.arrival_ns.saturating_sub(begin).max(self.flash.now());
+        self.pass_until(time);
+        let request = Request { start_ns: None, finish_ns: None, waited: None, ..*request };
+        self.done.requests += 1;
+        if request.op == Op::Write {
+            self.done.written_bytes += request.bytes;
+        }
+        let number = self.first + self.underway.len() as u64;
+        let before = self.waiting.len();
+        self.split(number, &request);
+        let left = (self.waiting.len() - before) as u32;
+        self.underway.push_back(Underway { request, left });
+        self.open += 1;
+        self.feed(time);
+        self.pass_on(each);
+    }
+
+    /// Lets the drive finish; the last requests go to `each`.
+    pub fn finish(mut self, each: &mut impl FnMut(Request)) -> Simulated {
+        while self.open > 0
+            && let Some(done) = self.flash.advance(u64::MAX)
+        {
+            self.complete(done);
+        }
+        self.pass_on(each);
+        Simulated { counts: self.flash.counts(), wear: self.flash.wear(), ..self.done }
+    }
+
+    /// Makes commands of a request: no longer than a drive takes, and within the drive.
+    fn split(&mut self, number: u64, request: &Request) {
+        let kind = match request.op {
+            Op::Read => Kind::Read,
+            Op::Write => Kind::Write { fua: request.flags.has(Flags::FUA) },
+            Op::Discard => Kind::Deallocate,
+            Op::Flush => {
+                return self.waiting.push_back((number, Command { kind: Kind::Flush, start: 0, bytes: 0 }));
+            }
+        };
+        if request.end() > self.capacity {
+            self.done.moved += 1;
+        }
+        let (mut at, end) = (request.offset, request.end());
+        while at < end {
+            let start = at % self.capacity;
+            let bytes = (end - at).min(WRITE_BYTES_MAX).min(self.capacity - start);
+            self.waiting.push_back((number, Command { kind, start, bytes }));
+            at += bytes;
+        }
+    }
+
+    /// Lets everything happen until then.
+    fn pass_until(&mut self, time: u64) {
+        while let Some(done) = self.flash.advance(time) {
+            self.complete(done);
+        }
+    }
+
+    /// Gives the drive what waits, as long as it takes some.
+    fn feed(&mut self, time: u64) {
+        let begin = self.begin_ns.unwrap_or(0);
+        while self.flash.takes()
+            && let Some((number, command)) = self.waiting.pop_front()
+        {
+            let ticket = self.flash.arrive(time, &command);
+            self.requests[ticket.0 as usize] = number;
+            let request = &mut self.underway[(number - self.first) as usize].request;
+            request.start_ns.get_or_insert((begin + time).max(request.arrival_ns));
+        }
+    }
+
+    /// A command is done; what waits may arrive then.
+    fn complete(&mut self, done: Completion) {
+        let number = self.requests[done.ticket.0 as usize];
+        let underway = &mut self.underway[(number - self.first) as usize];
+        underway.left -= 1;
+        self.open -= u64::from(underway.left == 0);
+        underway.request.finish_ns = Some(self.begin_ns.unwrap_or(0) + done.time);
+        self.done.refused += u64::from(done.refused);
+        self.feed(done.time);
+    }
+
+    /// Passes on the requests that are done, and before which none is under way.
+    fn pass_on(&mut self, each: &mut impl FnMut(Request)) {
+        while self.underway.front().is_some_and(|first| first.left == 0) {
+            self.underway.pop_front().into_iter().for_each(|done| each(done.request));
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Simulated, Simulation};
+    use nvmed_flash::{ArrayProfile, BlockKind, FixedProfile, Medium, Profile, TranslationProfile};
+    use nvmed_trace::{Op, Request};
+
+    fn simulate(profile: &Profile, requests: &[Request]) -> (Vec<Request>, Simulated) {
+        let mut simulation = Simulation::new(profile, false).unwrap();
+        let mut done = Vec::new();
+        requests.iter().for_each(|request| simulation.push(request, &mut |one| done.push(one)));
+        let simulated = simulation.finish(&mut |one| done.push(one));
+        (done, simulated)
+    }
+
+    /// A drive that takes one command at a time, each for 100 ns.
+    fn one_by_one() -> Profile {
+        let fixed = FixedProfile { read_ns: 100, write_ns: 100, ..FixedProfile::default() };
+        Profile { commands: 1, medium: Medium::Fixed(fixed) }
+    }
+
+    /// One die with pages of 8 KiB, and no write buffer.
+    fn large_pages() -> Profile {
+        let block = BlockKind {
+            per_plane: 16,
+            page_bytes: 8192,
+            pages: 16,
+            pages_per_program: 1,
+            read_ns: vec![10],
+            program_ns: vec![100],
+            erase_ns: 1000,
+            ..BlockKind::default()
+        };
+        let array = ArrayProfile {
+            capacity_bytes: 64 * 8192,
+            channels: 1,
+            blocks: vec![block],
+            translation: Some(TranslationProfile { buffer_bytes: 0, ..TranslationProfile::default() }),
+            ..ArrayProfile::default()
+        };
+        Profile { commands: 1, medium: Medium::Array(Box::new(array)) }
+    }
+
+    #[test]
+    fn requests_wait_for_the_drive_and_come_out_in_their_order() {
+        let day = 1_398_406_382_000_000_000;
+        let arrivals = [0, 50, 60, 500].map(|at| Request::new(Op::Read, 4096, 4096, day + at));
+        let (done, simulated) = simulate(&one_by_one(), &arrivals);
+        let times = done.iter().map(|one| (one.start_ns.unwrap() - day, one.finish_ns.unwrap() - day));
+        assert_eq!(times.collect::<Vec<_>>(), [(0, 100), (100, 200), (200, 300), (500, 600)]);
+        assert!(done.iter().zip(&arrivals).all(|(one, asked)| one.arrival_ns == asked.arrival_ns));
+        assert_eq!((simulated.requests, simulated.written_bytes, simulated.moved), (4, 0, 0));
+    }
+
+    #[test]
+    fn a_request_is_done_with_its_last_command() {
+        // 5 MiB are three commands, one after another.
+        let (done, _) = simulate(&one_by_one(), &[Request::new(Op::Write, 0, 5 << 20, 7)]);
+        assert_eq!((done[0].start_ns, done[0].finish_ns), (Some(7), Some(307)));
+    }
+
+    #[test]
+    fn what_lies_beyond_the_drive_is_moved_into_it() {
+        let inside = Request::new(Op::Write, 0, 8192, 0);
+        let across = Request::new(Op::Write, 64 * 8192 * 3 - 4096, 8192, 1_000_000);
+        let (done, simulated) = simulate(&large_pages(), &[inside, across]);
+        assert_eq!((done.len(), simulated.moved, simulated.written_bytes), (2, 1, 16384));
+    }
+
+    #[test]
+    fn pages_that_are_not_filled_cost_space() {
+        // IISWC'15, section V: 20 KiB in pages of 8 KiB use 20 of 24.
+        let (_, simulated) = simulate(&large_pages(), &[Request::new(Op::Write, 0, 20 << 10, 0)]);
+        assert!((simulated.utilization() - 20.0 / 24.0).abs() < 1e-9, "{simulated:?}");
+    }
+}
