@@ -1,5 +1,6 @@
 //! What an experiment is.
 
+use crate::cell::Cell;
 use crate::duel::Series;
 use crate::error::LabError;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,8 @@ pub enum Goal {
     AtLeast(f64),
     /// Ours at most this multiple of the best rival's.
     AtMost(f64),
+    /// Each cell of a table at most so many percent off the paper's.
+    Within(f64),
 }
 
 impl Goal {
@@ -54,6 +57,7 @@ impl Goal {
         match self {
             Self::AtLeast(least) => ratio >= least,
             Self::AtMost(most) => ratio <= most,
+            Self::Within(percent) => (ratio - 1.0).abs() * 100.0 <= percent,
         }
     }
 
@@ -63,6 +67,7 @@ impl Goal {
         match self {
             Self::AtLeast(least) => format!(">= {least} x"),
             Self::AtMost(most) => format!("<= {most} x"),
+            Self::Within(percent) => format!("each cell within {percent} %"),
         }
     }
 }
@@ -72,6 +77,8 @@ impl Goal {
 pub struct Finding {
     /// What was measured, each beside its rivals. The one furthest from the goal decides.
     pub series: Vec<Series>,
+    /// The cells of a table.
+    pub cells: Vec<Cell>,
     /// How: device, sizes, depth, repeats.
     pub method: String,
     /// What the figures do not say.

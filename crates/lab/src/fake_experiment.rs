@@ -39,6 +39,7 @@ impl Experiment for FakeExperiment {
             rivals: vec![of("slow", &[0.1; 3]), of("fast <path>", &[self.rival; 3])],
         };
         Ok(Finding {
+            cells: Vec::new(),
             series: vec![pair("easy", self.ours * 10.0), pair("hard", self.ours)],
             method: "given".to_owned(),
             limits: vec!["none".to_owned()],

@@ -9,8 +9,9 @@
 #![deny(unsafe_code)]
 
 pub mod cache_policies;
+pub mod cell;
 pub mod cgroup;
-pub mod chart;
+mod chart;
 pub mod duel;
 mod error;
 pub mod experiment;
@@ -40,6 +41,7 @@ pub mod undo;
 pub mod verify;
 pub mod ycsb;
 
+pub use cell::Cell;
 pub use error::{InvalidLoad, LabError};
 pub use experiment::{Effort, Experiment, Finding, Goal};
 pub use experiments::experiments;

@@ -1,5 +1,6 @@
 //! Results: one of each experiment, as JSON, and what misses its goal.
 
+use crate::cell::{Cell, summary};
 use crate::duel::Series;
 use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Goal};
@@ -19,6 +20,9 @@ pub struct Outcome {
     pub paper: Option<Paper>,
     /// What was measured; empty when it was not run.
     pub measured: Vec<Series>,
+    /// The cells of a table, where the paper has one.
+    #[serde(default)]
+    pub cells: Vec<Cell>,
     /// Ours over the best rival's: of the series furthest from the goal.
     pub ratio: Option<f64>,
     /// Smallest and largest ratio of a round of that series.
@@ -53,6 +57,7 @@ pub fn run(experiment: &dyn Experiment, effort: &Effort) -> Outcome {
         what: experiment.what().to_owned(),
         paper: paper(experiment.id()),
         measured: Vec::new(),
+        cells: Vec::new(),
         ratio: None,
         spread: None,
         goal,
@@ -70,6 +75,7 @@ pub fn run(experiment: &dyn Experiment, effort: &Effort) -> Outcome {
             outcome.method = finding.method;
             outcome.limits = finding.limits;
             outcome.measured = finding.series;
+            outcome.cells = finding.cells;
             outcome.judge();
         }
         Err(error @ LabError::Missing { .. }) => outcome.skipped = Some(error.to_string()),
@@ -79,11 +85,17 @@ pub fn run(experiment: &dyn Experiment, effort: &Effort) -> Outcome {
 }
 
 impl Outcome {
-    /// Takes the series that is furthest from the goal.
+    /// Takes what is furthest from the goal: a series, or a cell.
     fn judge(&mut self) {
+        if let Goal::Within(_) = self.goal {
+            let judged = || self.cells.iter().filter(|cell| cell.contradicted.is_none()).map(Cell::ratio);
+            self.ratio = judged().max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()));
+            self.met = self.ratio.is_some_and(|_| judged().all(|ratio| self.goal.met(ratio)));
+            return;
+        }
         let far = |series: &&Series| match self.goal {
             Goal::AtLeast(_) => series.ratio(),
-            Goal::AtMost(_) => -series.ratio(),
+            Goal::AtMost(_) | Goal::Within(_) => -series.ratio(),
         };
         let worst = self.measured.iter().min_by(|a, b| far(a).total_cmp(&far(b)));
         let Some(worst) = worst else { return };
@@ -100,7 +112,8 @@ impl Outcome {
         if let Some(reason) = &self.skipped {
             return format!("{:<28} | {paper} | SKIPPED: {reason}", self.id);
         }
-        let measured: Vec<String> = self.measured.iter().map(sides).collect();
+        let mut measured: Vec<String> = self.measured.iter().map(sides).collect();
+        measured.extend((!self.cells.is_empty()).then(|| summary(&self.cells)));
         let ratio = self.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2} x"));
         let spread = self.spread.map_or(String::new(), |(low, high)| format!(" ({low:.2}..{high:.2})"));
         format!(
@@ -191,6 +204,24 @@ mod tests {
         assert_eq!(check(&[boast], &[]).len(), 1, "a file that says of itself that it is met");
         let blank = Outcome { measured: Vec::new(), ..good };
         assert_eq!(check(&[blank], &[]).len(), 1, "a result without figures");
+    }
+
+    #[test]
+    fn a_table_is_judged_cell_by_cell() {
+        let judged = |ours: [f64; 2], contradicted: Option<String>| {
+            let cell = |at: usize| Cell::new("Idle", ["mean KiB", "writes %"][at], 50.0, ours[at]);
+            let cells = vec![cell(0), Cell { contradicted, ..cell(1) }];
+            let given = run(&FakeExperiment { ours: 3.0, rival: 2.0, missing: false }, &Effort::default());
+            let mut outcome = Outcome { goal: Goal::Within(2.0), cells, measured: Vec::new(), ..given };
+            outcome.judge();
+            (outcome.met, outcome.line())
+        };
+        assert!(judged([50.9, 49.1], None).0);
+        let (met, line) = judged([50.9, 48.9], None);
+        assert!(!met && line.contains("2 cells, furthest off Idle writes %: 48.9 for 50"), "{line}");
+        let (met, line) = judged([50.9, 48.9], Some("Table IV says otherwise".to_owned()));
+        assert!(met && line.contains("1 cells, furthest off Idle mean KiB: 50.9 for 50; 1 that"), "{line}");
+        assert!(!judged([50.0, f64::NAN], None).0);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! All results on one page.
 
+use crate::cell::{Cell, summary};
 use crate::chart::{Bar, bars, document, escaped};
 use crate::duel::Series;
 use crate::outcome::{Outcome, sides};
@@ -22,7 +23,8 @@ pub fn page(outcomes: &[Outcome]) -> String {
 
 fn row(outcome: &Outcome) -> String {
     let paper = outcome.paper.as_ref().map_or("-", |paper| paper.printed.as_str());
-    let measured: Vec<String> = outcome.measured.iter().map(|series| escaped(&sides(series))).collect();
+    let mut measured: Vec<String> = outcome.measured.iter().map(|series| escaped(&sides(series))).collect();
+    measured.extend((!outcome.cells.is_empty()).then(|| escaped(&summary(&outcome.cells))));
     let measured = match &outcome.skipped {
         Some(reason) => format!("<span class=\"missed\">skipped</span>: {}", escaped(reason)),
         None => measured.join("<br>"),
@@ -57,6 +59,7 @@ fn section(outcome: &Outcome) -> String {
         out += &chart(series);
         out.push('\n');
     }
+    out += &table(&outcome.cells);
     if !outcome.method.is_empty() {
         let _ = writeln!(out, "<p class=\"note\">Method: {}.</p>", escaped(&outcome.method));
     }
@@ -76,6 +79,31 @@ fn chart(series: &Series) -> String {
     let mut all = vec![bar(&series.ours, true)];
     all.extend(series.rivals.iter().map(|rival| bar(rival, false)));
     bars(&format!("{}: median, smallest to largest round", series.label), &series.unit, &all)
+}
+
+/// Cells by row and column, ours above the paper's; nothing where there are none.
+fn table(cells: &[Cell]) -> String {
+    let Some(first) = cells.first() else { return String::new() };
+    let columns: Vec<&str> =
+        cells.iter().take_while(|cell| cell.row == first.row).map(|cell| cell.column.as_str()).collect();
+    let heads: String = columns.iter().map(|column| format!("<th>{}</th>", escaped(column))).collect();
+    let mut out = format!("<table><tr><th></th>{heads}</tr>\n");
+    for row in cells.chunk_by(|a, b| a.row == b.row) {
+        let _ = write!(out, "<tr><th>{}</th>", escaped(&row[0].row));
+        for cell in row {
+            let class = if cell.contradicted.is_some() { " class=\"note\"" } else { "" };
+            let why = cell.contradicted.as_deref().unwrap_or("");
+            let _ = write!(
+                out,
+                "<td{class} title=\"{}\">{}<br><small>{}</small></td>",
+                escaped(why),
+                cell.ours,
+                cell.paper
+            );
+        }
+        out += "</tr>\n";
+    }
+    out + "</table>\n"
 }
 
 #[cfg(test)]

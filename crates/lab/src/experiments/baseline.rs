@@ -117,7 +117,12 @@ impl Experiment for Baseline {
             };
             found.push(series(pattern.name(), unit, scale, &mut teams, effort)?);
         }
-        Ok(Finding { series: found, method: self.method(effort), limits: self.limits(effort) })
+        Ok(Finding {
+            cells: Vec::new(),
+            series: found,
+            method: self.method(effort),
+            limits: self.limits(effort),
+        })
     }
 }
 

@@ -306,7 +306,7 @@ impl Experiment for Time {
                 .to_owned(),
         );
         let series = all.pairs.iter().map(|pair| series(pair, "ms", |round| round.seconds * 1e3)).collect();
-        Ok(Finding { series, method: method(effort), limits })
+        Ok(Finding { cells: Vec::new(), series, method: method(effort), limits })
     }
 }
 
@@ -332,6 +332,6 @@ impl Experiment for Requests {
             format!("{}: {:.1} MB written, ext4 {:.1} MB", pair.name, median(&pair.ours), median(&pair.ext4))
         }));
         let series = all.pairs.iter().map(|pair| series(pair, "requests", |round| round.requests)).collect();
-        Ok(Finding { series, method: method(effort), limits })
+        Ok(Finding { cells: Vec::new(), series, method: method(effort), limits })
     }
 }

@@ -298,7 +298,7 @@ fn finding(effort: &Effort, [ours, ext4, xfs, timed]: &[Vec<Run>; 4]) -> Finding
          overstated"
             .to_owned(),
     ];
-    Finding { series: vec![gain, rate], method, limits }
+    Finding { cells: Vec::new(), series: vec![gain, rate], method, limits }
 }
 
 #[cfg(test)]

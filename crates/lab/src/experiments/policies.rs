@@ -46,7 +46,7 @@ impl Experiment for Policies {
              {TRACES} names their directory",
             findings.rows.len() / SIZES_PERCENT.len(),
         );
-        Ok(Finding { series, method, limits })
+        Ok(Finding { cells: Vec::new(), series, method, limits })
     }
 }
 

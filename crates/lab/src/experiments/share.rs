@@ -67,7 +67,7 @@ impl Experiment for SoftwareShare {
             rivals: vec![share(kernel)],
         };
         Ok(Finding {
-            series: vec![series],
+            cells: Vec::new(), series: vec![series],
             method: format!(
                 "whole time of a 4 KiB random read of {} MiB at depth 1 (ours: handle, driver and inline virtual \
                  controller over DRAM; kernel: pread O_DIRECT on zram, incompressible data) less that of a bare copy \

@@ -72,7 +72,7 @@ fn compare(
     let found = series(label, "k operations/s", 1e-3, &mut teams, effort)?;
     drop((teams, raw_device));
     Ok(Finding {
-        series: vec![found],
+        cells: Vec::new(), series: vec![found],
         method: format!(
             "the same store with {} pairs, sizes by Zipf's law, means 32 and 512 bytes, a node cache of a tenth of the \
              data; one thread; on our driver and virtual controller over DRAM, beside a file of ext4 (O_DIRECT) and a \
@@ -166,7 +166,7 @@ impl Experiment for Tail {
             rivals: vec![measured("p90", p90)],
         };
         Ok(Finding {
-            series: vec![series],
+            cells: Vec::new(), series: vec![series],
             method: format!(
                 "{} random reads of {} pairs as in figure 7, node cache a tenth of the data, {text}: a read takes \
                  {READ_US} us of the device's time and the processor none; p90 {p90:.0}, p95 {p95:.0}, p99 {p99:.0} us",

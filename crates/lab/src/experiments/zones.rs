@@ -217,6 +217,7 @@ impl Experiment for Zones {
         });
         let files = TOPS * SUBS * if effort.quick { 10 } else { 100 };
         Ok(Finding {
+            cells: Vec::new(),
             series: series.collect(),
             method: format!(
                 "{files} empty files in {TOPS} directories of {SUBS} each, through the library on an image; as many \
