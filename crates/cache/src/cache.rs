@@ -82,6 +82,8 @@ pub struct Cache {
     eviction: Mutex<Eviction>,
     ahead: Ahead,
     dirty_limit: u64,
+    /// Above so many dirty frames writers write back: the limit, or more while that is put off.
+    dirty_due: AtomicU64,
     pub(crate) dirty: AtomicU64,
     misses: AtomicU64,
     pub(crate) writebacks: AtomicU64,
@@ -104,6 +106,7 @@ impl Cache {
             waiting: Waiting::default(),
             ahead: Ahead::default(),
             dirty_limit: u64::from(options.dirty_limit_frames),
+            dirty_due: AtomicU64::new(options.dirty_limit_frames.into()),
             dirty: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             writebacks: AtomicU64::new(0),
@@ -370,7 +373,25 @@ impl Cache {
     #[inline]
     #[must_use]
     pub fn over_limit(&self) -> bool {
-        self.dirty.load(Ordering::Relaxed) > self.dirty_limit
+        self.dirty.load(Ordering::Relaxed) > self.dirty_due.load(Ordering::Relaxed)
+    }
+
+    /// The device has refused what was to be written back: [`Cache::over_limit`] says so again when `frames` more are
+    /// dirty than now, or after [`Cache::resume`].
+    pub fn put_off(&self, frames: u64) {
+        let due = self.dirty.load(Ordering::Relaxed) + frames;
+        self.dirty_due.store(due.max(self.dirty_limit), Ordering::Relaxed);
+    }
+
+    /// The device takes writes: the limit counts.
+    pub fn resume(&self) {
+        self.dirty_due.store(self.dirty_limit, Ordering::Relaxed);
+    }
+
+    /// Whether write-back is put off.
+    #[must_use]
+    pub fn is_put_off(&self) -> bool {
+        self.dirty_due.load(Ordering::Relaxed) > self.dirty_limit
     }
 
     /// Counts so far.

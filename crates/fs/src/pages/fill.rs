@@ -6,6 +6,7 @@ use crate::extent::BlockMapping;
 use crate::filedata::{Io, Stream};
 use crate::inode::Inode;
 use crate::pages::Pages;
+use crate::pages::writeback::Relief;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState};
@@ -15,6 +16,9 @@ use std::sync::Arc;
 
 /// Rounds of looking for a frame while others write back, before giving up.
 const ROUNDS_MAX: u32 = 10_000;
+/// Rounds in which the device refuses what is to be written back, before giving up: each tries another file, and the
+/// device may take the next one's pages.
+const REFUSED_MAX: u32 = 4;
 
 /// What pages lie on, and what the record holds of the file itself.
 type Mappings = (Vec<BlockMapping>, Option<Arc<[u8]>>);
@@ -98,6 +102,7 @@ impl Pages {
 
     /// Claims a page, writing others back if there is no frame. The caller holds no claim.
     pub(super) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: Page) -> Result<Claimed<'a>, FsError> {
+        let mut refused = 0;
         for _ in 0..ROUNDS_MAX {
             inode.await_direct(page);
             match self.cache.claim(&inode.data.object, page) {
@@ -109,9 +114,14 @@ impl Pages {
                 Ok(claimed) => return Ok(claimed),
                 Err(_) => {}
             }
-            if !self.relieve() {
+            match self.relieve() {
+                Relief::Wrote => {}
                 // Others hold all clean frames at this moment, or write back.
-                nvmed_sys::sync::yield_now();
+                Relief::Idle => nvmed_sys::sync::yield_now(),
+                Relief::Refused => refused += 1,
+            }
+            if refused == REFUSED_MAX {
+                break;
             }
         }
         Err(FsError::NoMemory)

@@ -29,6 +29,17 @@ const RELIEF_PAGES: usize = 1024;
 /// Entries of the list of dirty inodes between two looks for those that are clean again.
 const LIST_SLACK: usize = 4096;
 
+/// What an attempt to make frames clean has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Relief {
+    /// Some are clean.
+    Wrote,
+    /// There is nothing to write, or others are writing it.
+    Idle,
+    /// The device took nothing of what was tried.
+    Refused,
+}
+
 /// Inodes that may have something to write, oldest first.
 #[derive(Default)]
 pub(super) struct DirtyList(Mutex<List>);
@@ -146,16 +157,22 @@ impl Pages {
     }
 
     /// Writes some dirty pages back, the oldest inode's first, passing over inodes that somebody else
-    /// writes; whether any were written. The caller may hold one inode's `grow`, no claim.
+    /// writes. The caller may hold one inode's `grow`, no claim.
+    ///
+    /// What a device has refused is not sent again with each call: writers over the limit are asked to do this again
+    /// when [`RELIEF_PAGES`] more are dirty, and until something was written, each call tries one page. So a program
+    /// that goes on writing to a full device costs a few commands for each of its calls at most.
     #[cold]
-    pub(super) fn relieve(&self) -> bool {
+    pub(super) fn relieve(&self) -> Relief {
+        let most = if self.cache.is_put_off() { 1 } else { RELIEF_PAGES };
         let mut tries = self.dirty.lock().inodes.len();
-        while tries > 0 {
-            let group = self.unlist_group(&|_| true);
+        let mut refused = 0;
+        while tries > 0 && refused < most {
+            let group = self.unlist_group(most, &|_| true);
             // A bound: the list may have grown since.
             tries = tries.saturating_sub(group.len());
             if group.is_empty() {
-                return false;
+                break;
             }
             let mut wrote = false;
             let left = self.write_together(&group);
@@ -163,28 +180,35 @@ impl Pages {
                 let mut done = !left.contains(&index);
                 if !done
                     && let Some(quiet) = listed.inode.data.try_quiet()
-                    && listed.inode.data.object.dirty_pages() > 0
+                    && let dirty = listed.inode.data.object.dirty_pages() as usize
+                    && dirty > 0
                 {
-                    done = self
-                        .write_back_some(&quiet, &listed.inode, Page::ALL, RELIEF_PAGES, Data::Cached)
-                        .is_ok();
+                    done =
+                        self.write_back_some(&quiet, &listed.inode, Page::ALL, most, Data::Cached).is_ok();
+                    refused += if done { 0 } else { dirty.min(most) };
                 }
                 wrote |= done;
                 self.relist(listed, done);
             }
             if wrote {
-                return true;
+                self.cache.resume();
+                return Relief::Wrote;
             }
         }
-        false
+        if refused == 0 {
+            return Relief::Idle;
+        }
+        self.cache.put_off(RELIEF_PAGES as u64);
+        Relief::Refused
     }
 
-    /// The first listed inodes, if they were listed in a time that `due` accepts: as many as go together.
-    fn unlist_group(&self, due: &dyn Fn(i64) -> bool) -> Vec<Listed> {
+    /// The first listed inodes, if they were listed in a time that `due` accepts: as many as go together, up to the one
+    /// with which they have `pages_max` pages.
+    fn unlist_group(&self, pages_max: usize, due: &dyn Fn(i64) -> bool) -> Vec<Listed> {
         let files_max = (self.meta.journal.store.batch_bytes_max() / FILE_RECORD_BYTES).clamp(1, GROUP_FILES);
         let mut group = Vec::new();
         let mut pages = 0;
-        while group.len() < files_max && pages < STEP_PAGES as u64 {
+        while group.len() < files_max && pages < pages_max as u64 {
             let Some(listed) = self.unlist(due) else { break };
             pages += listed.inode.data.object.dirty_pages();
             group.push(listed);
@@ -375,7 +399,7 @@ impl Pages {
         let mut result = Ok(());
         let mut listed = self.dirty.lock().inodes.len();
         while listed > 0 {
-            let group = self.unlist_group(due);
+            let group = self.unlist_group(STEP_PAGES, due);
             // As above.
             listed = listed.saturating_sub(group.len());
             if group.is_empty() {

@@ -1,9 +1,10 @@
 //! Requests that fail, one after the other, and devices that are full at any moment: every call answers an error or
 //! does its work, and the file system is consistent afterwards.
 
-use crate::support::Disk;
+use crate::support::{Disk, memory};
 use nvmed_fs::Object;
 use nvmed_fs::*;
+use nvmed_nvme::Status;
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -148,4 +149,77 @@ fn a_device_that_is_full_says_so_at_the_call_and_never_later() {
     check(&files);
     drop(filler);
     disk.remount(files);
+}
+
+/// A file of so many pages whose data the device refuses, as one does whose host is full.
+fn refused_file(disk: &Arc<Disk>, memory: &Memory, pages: u64) -> (FileSystem, Arc<File>) {
+    let memory = Memory { mapping: Arc::clone(&memory.mapping), layout: memory.layout };
+    let parts = MountParts { device: disk.device(), memory, options: MountOptions::default() };
+    let files = FileSystem::mount(parts).unwrap();
+    let file = open(&files, "large").unwrap();
+    disk.fail_with(Status::CAPACITY_EXCEEDED, 1, u64::MAX >> 1);
+    for page in 0..pages {
+        assert_eq!(file.pwrite(&[1; 4096], page * 4096).unwrap(), 4096);
+    }
+    (files, file)
+}
+
+#[test]
+fn a_full_host_costs_a_bounded_number_of_commands() {
+    const PAGES: u64 = 8192;
+    let disk = Disk::new(96 << 20);
+    disk.format();
+    let before = disk.writes();
+    // Half of the pages are over the limit at which writers write back.
+    let (files, file) = refused_file(&disk, &memory(40 << 20), PAGES);
+    let written = disk.writes() - before;
+    assert!((1..100).contains(&written), "{written} commands for {PAGES} pages");
+    // And on, until nothing fits: what does not costs a few commands a call.
+    let before = disk.writes();
+    let ends = (PAGES..PAGES + 4096).map(|page| page * 4096);
+    let refused = ends.filter(|end| file.pwrite(&[1; 4096], *end).is_err()).count() as u64;
+    let tried = disk.writes() - before;
+    assert!(refused > 1000 && tried < 8 * refused, "{tried} commands for {refused} writes that failed");
+    let before = disk.writes();
+    assert_eq!(file.fsync().map_err(|error| error.errno()), Err(Errno::NOSPC));
+    assert!(disk.writes() - before < 20, "{} commands for a sync", disk.writes() - before);
+    // The host has room again: all that was answered for is there.
+    disk.fail(0, 0);
+    file.pwrite(&[2; 4096], 0).unwrap();
+    assert_eq!(file.pwrite(&[1; 4096], PAGES * 4096).unwrap(), 4096);
+    drop(file);
+    let files = disk.remount(files);
+    let file = open(&files, "large").unwrap();
+    let mut page = [0; 4096];
+    for number in 0..=PAGES {
+        file.pread(&mut page, number * 4096).unwrap();
+        assert_eq!(page, [if number == 0 { 2 } else { 1 }; 4096], "page {number}");
+    }
+}
+
+#[test]
+fn what_a_dead_process_left_is_tried_a_bounded_number_of_times() {
+    const PAGES: u64 = 8192;
+    let disk = Disk::new(96 << 20);
+    disk.format();
+    let dead = memory(40 << 20);
+    let (files, file) = refused_file(&disk, &dead, PAGES);
+    drop((file, files));
+    let before = disk.writes();
+    let parts =
+        || MountParts { device: disk.device(), memory: memory(40 << 20), options: MountOptions::default() };
+    let saved = salvage(parts(), &dead, &[]).map(drop);
+    assert_eq!(saved.map_err(|error| error.errno()), Err(Errno::NOSPC));
+    let tried = disk.writes() - before;
+    assert!((1..100).contains(&tried), "{tried} commands for {PAGES} pages");
+    // The host has room again: nothing is missing.
+    disk.fail(0, 0);
+    let files = salvage(parts(), &dead, &[]).unwrap();
+    let file = open(&files, "large").unwrap();
+    assert_eq!(file.stat().size, PAGES * 4096);
+    let mut page = [0; 4096];
+    for number in 0..PAGES {
+        file.pread(&mut page, number * 4096).unwrap();
+        assert_eq!(page, [1; 4096], "page {number}");
+    }
 }
