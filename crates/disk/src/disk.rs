@@ -49,7 +49,7 @@ pub struct Counts {
     pub blocks_read: u64,
     /// Blocks that were discarded.
     pub blocks_discarded: u64,
-    /// Requests that failed because a test said so.
+    /// Requests that failed because a test said so, those that a protected device refused among them.
     pub failed: u64,
 }
 
@@ -68,6 +68,10 @@ pub(crate) struct DiskState {
     bad: Vec<u64>,
     /// A flush does nothing, and says that it has.
     lies: bool,
+    /// It takes no writes.
+    protected: bool,
+    /// Whether it says so when it is asked.
+    says_so: bool,
     deaths: Vec<u64>,
     memory: Option<Arc<Mapping>>,
     dead: Vec<Death>,
@@ -139,6 +143,8 @@ impl Disk {
             together: 0,
             bad: Vec::new(),
             lies: false,
+            protected: false,
+            says_so: false,
             deaths: Vec::new(),
             memory: None,
             dead: Vec::new(),
@@ -233,6 +239,16 @@ impl Disk {
         self.lock().lies = lies;
     }
 
+    /// From now on it takes no writes, as a drive that is worn out; `says_so`: its health log says it.
+    pub fn protect(&self, says_so: bool) {
+        let mut inner = self.lock();
+        (inner.protected, inner.says_so) = (true, says_so);
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.lock().says_so
+    }
+
     /// Whoever sends the write with this number, from 1, waits until the answer is dropped.
     pub fn stall_at(&self, write: u64) -> MutexGuard<'_, ()> {
         let held = self.stall.lock();
@@ -308,6 +324,11 @@ impl Disk {
         inner.together = inner.together.max(together);
         if let Err(status) = inner.may_fail(request.operation == Operation::Read) {
             return failed(status);
+        }
+        let changes = !matches!(request.operation, Operation::Read | Operation::Flush | Operation::Compare);
+        if changes && inner.protected {
+            inner.counts.failed += 1;
+            return failed(Status::WRITE_PROTECTED);
         }
         let what = match request.operation {
             Operation::Write { fua } | Operation::WriteZeroes { fua } => {

@@ -154,6 +154,10 @@ impl Engine for DiskEngine {
         Ok(())
     }
 
+    fn is_read_only(&self) -> bool {
+        self.0.is_read_only()
+    }
+
     /// Whoever waits comes here before each look, and holds no lock of the queue.
     fn events(&self, _vector: u16) -> u32 {
         #[cfg(feature = "schedule")]

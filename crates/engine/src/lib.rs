@@ -22,7 +22,7 @@ pub use request::{
 };
 pub use slot::{Commands, QUEUE_DEPTH_MAX, Slots};
 
-use nvmed_nvme::{AdminOpcode, Cns, IdentifyController, IdentifyNamespace};
+use nvmed_nvme::{AdminOpcode, Cns, IdentifyController, IdentifyNamespace, LogPage, SmartLog};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{DeviceAddress, Lba};
 use std::os::fd::BorrowedFd;
@@ -142,6 +142,12 @@ pub trait Engine: Send + Sync {
         let opcode = AdminOpcode::GetLogPage as u8;
         let command = Command { opcode, nsid: u32::MAX, cdw10, ..Command::default() };
         self.admin(&command, Transfer::FromDevice(into)).map(|_| ())
+    }
+    /// Whether the device says that it takes no writes any more, as a drive does that is worn out (SMART / Health
+    /// Information, critical warning bit 3). One that does not answer, or has no such log, does not say so.
+    fn is_read_only(&self) -> bool {
+        let mut log = SmartLog::new_zeroed();
+        self.log_page(LogPage::SMART.0, log.as_mut_bytes()).is_ok() && log.is_read_only()
     }
     /// Resets the controller and brings it up again. Queue pairs live on: what was outstanding completes
     /// with [`QueueFault::Reset`], whether or not the device did it; then they work again.

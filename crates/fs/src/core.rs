@@ -3,6 +3,7 @@
 use crate::account::Accounts;
 use crate::end::Ends;
 use crate::error::FsError;
+use crate::health::Trouble;
 use crate::inode::{Inode, State};
 use crate::memory::Memory;
 use crate::metadata::Metadata;
@@ -62,13 +63,34 @@ impl Core {
     }
 
     /// As [`Core::mount`], over what a dead process left: its batches go on where the log ends.
+    ///
+    /// What a device holds that takes no writes is read: the mount is read-only then, and says why.
     pub(crate) fn mount_over(parts: MountParts, dead: Option<&Memory>) -> Result<Arc<Self>, FsError> {
-        let MountParts { device, memory, options } = parts;
+        if !parts.options.read_only && !parts.device.engine().is_read_only() {
+            match Self::mount_as(&parts, dead, &parts.options) {
+                // It has not said so, and refuses what a mount brings to its end.
+                Err(error) if error.is_refusal() => {}
+                mounted => return mounted,
+            }
+        }
+        let core = Self::mount_as(&parts, dead, &MountOptions { read_only: true, ..parts.options.clone() })?;
+        if !parts.options.read_only {
+            core.meta.health.turn_read_only(Trouble::Protected);
+        }
+        Ok(core)
+    }
+
+    fn mount_as(
+        parts: &MountParts,
+        dead: Option<&Memory>,
+        options: &MountOptions,
+    ) -> Result<Arc<Self>, FsError> {
+        let MountParts { device, memory, .. } = parts;
         let handle = device.handle(Binding::Spread);
-        let opened = Metadata::open((&device, handle), (&memory, dead), &options)?;
+        let opened = Metadata::open((device, handle), (memory, dead), options)?;
         let meta = Arc::new(opened.metadata);
         let core = Arc::new(Self {
-            pages: Pages::new(&meta, &device, &memory, &options)?,
+            pages: Pages::new(&meta, device, memory, options)?,
             meta,
             namespace: RwLock::new(()),
             root: OnceLock::new(),
@@ -80,7 +102,7 @@ impl Core {
             ends: Ends::default(),
             orphans_left: AtomicBool::new(true),
             mended: opened.mended,
-            options,
+            options: options.clone(),
         });
         let root = core.meta.load_own(ROOT)?;
         if root.directory.is_none() {

@@ -208,9 +208,22 @@ impl FsError {
             Self::AttributeTooLong => Errno::TOOBIG,
             Self::NoMemory => Errno::NOMEM,
             Self::Layout(error) => error.errno(),
+            // To the call whose data the device refused it is a failure. What is refused later is `ReadOnly`.
+            Self::Device(_) | Self::Store(_) if self.is_refusal() => Errno::IO,
             Self::Device(error) => error.errno(),
             Self::Store(error) => Errno::from_raw_os_error(error.errno()),
             Self::Host(errno) => *errno,
+        }
+    }
+
+    /// Whether the device answered that it takes no writes.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Device(error) => error.errno() == Errno::ROFS,
+            Self::Store(error) => error.errno() == Errno::ROFS.raw_os_error(),
+            // What writes superblocks says no more.
+            Self::Host(errno) => *errno == Errno::ROFS,
+            _ => false,
         }
     }
 }

@@ -162,12 +162,10 @@ impl FileSystem {
             // What was changed between the sync and the mark.
             self.core.settle()?;
             if !matches!(self.core.meta.health.trouble(), Some(Trouble::Broken(_))) {
-                self.core
-                    .meta
-                    .journal
-                    .store
-                    .close()
-                    .map_err(|error| self.core.meta.health.commit_failed(error))?;
+                let closed = self.core.meta.journal.store.close();
+                let closed = closed.map_err(|error| self.core.meta.health.commit_failed(error));
+                // A device that takes no writes keeps the longer log, in which everything is.
+                closed.or_else(|error| if error.is_refusal() { Ok(()) } else { Err(error) })?;
             }
         }
         Ok(())

@@ -2,8 +2,8 @@
 //!
 //! It turns read-only where going on could lose what calls have answered for: metadata, a flush, or data of a file
 //! could not be written, or a check of this program's own memory failed. A host or a device that is full is no such
-//! case for data: the page stays dirty, and the next sync tries again. There is no way back but another mount. Reading
-//! goes on, and so do `fsync` and `sync`: what was written before is written back as far as the device takes it.
+//! case for data: the page stays dirty, and the next sync tries again. A device that takes no writes makes it read-only
+//! when it says so, at the mount, or when it refuses the first. There is no way back but another mount. Reading goes on, and so do `fsync` and `sync`: what was written before is written back as far as the device takes it.
 
 use crate::error::FsError;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +31,9 @@ pub enum Trouble {
         /// What the device said.
         error: IoError,
     },
+    /// The device takes no writes: it has said so, or has refused one for that reason.
+    #[error("the device takes no writes, as a drive does that is worn out")]
+    Protected,
     /// A check of this program's own memory failed: what the memory says is not to be built upon.
     #[error("a check of its own memory failed: {0}; please report this")]
     Broken(Box<str>),
@@ -40,10 +43,25 @@ impl Trouble {
     /// The line that tells a user: what, where, what to do.
     #[must_use]
     pub fn notice(&self, device: &str) -> String {
+        if matches!(self, Self::Protected) {
+            return format!(
+                "{device}: the file system is read-only: {self}; its files can be read: copy them to another device"
+            );
+        }
         format!(
             "{device}: the file system has turned read-only: {self}; files can be read, and what was written before is \
              saved as far as the device takes it; mend the cause and mount anew"
         )
+    }
+
+    /// Where a device takes no writes at all, which one it was does not matter.
+    fn or_protected(self) -> Self {
+        let refused = match &self {
+            Self::Metadata(error) => error.errno() == Errno::ROFS.raw_os_error(),
+            Self::Data { error, .. } => error.errno() == Errno::ROFS,
+            Self::Flush(_) | Self::Protected | Self::Broken(_) => false,
+        };
+        if refused { Self::Protected } else { self }
     }
 }
 
@@ -74,7 +92,7 @@ impl Health {
     /// The first trouble counts.
     #[cold]
     pub(crate) fn turn_read_only(&self, why: Trouble) {
-        let _ = self.trouble.set(why);
+        let _ = self.trouble.set(why.or_protected());
         self.close();
     }
 

@@ -40,6 +40,9 @@ pub fn salvage(parts: MountParts, dead: &Memory, posted: &[Left]) -> Result<File
     let core = &files.core;
     let left: Vec<SizeLeft> = dead.sizes_left().collect();
     let mut pages: Vec<Survivor> = Cache::survivors(&dead.mapping, dead.layout.cache()).collect();
+    if core.options.read_only && !(left.is_empty() && pages.is_empty() && posted.is_empty()) {
+        return Err(FsError::ReadOnly);
+    }
     let numbers = left.iter().map(|size| size.ino).chain(pages.iter().map(|page| Ino(page.owner)));
     let numbers = numbers.chain(posted.iter().map(|left| left.ino));
     let found = core.salvageable(numbers.collect())?;

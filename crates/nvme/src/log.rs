@@ -95,6 +95,15 @@ const _: () = assert!(size_of::<SmartLog>() == 512);
 const _: () = assert!(core::mem::offset_of!(SmartLog, data_units_read) == 32);
 const _: () = assert!(core::mem::offset_of!(SmartLog, error_entries) == 176);
 
+impl SmartLog {
+    /// Whether the medium has become read-only, other than by a write protection of the namespace: bit 3 of the
+    /// critical warnings.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.critical_warning & 1 << 3 != 0
+    }
+}
+
 impl Default for SmartLog {
     fn default() -> Self {
         Self::new_zeroed()

@@ -183,8 +183,7 @@ impl Pages {
                     && let dirty = listed.inode.data.object.dirty_pages() as usize
                     && dirty > 0
                 {
-                    done =
-                        self.write_back_some(&quiet, &listed.inode, Page::ALL, most, Data::Cached).is_ok();
+                    done = self.write_back_some(&quiet, &listed.inode, Page::ALL, most, Data::Cached).is_ok();
                     refused += if done { 0 } else { dirty.min(most) };
                 }
                 wrote |= done;

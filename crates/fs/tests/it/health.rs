@@ -1,7 +1,7 @@
 //! A device that fails under a mounted file system: the calls that find it out are told, the file system turns
 //! read-only where going on could lose something, reading goes on, and what was acknowledged and can be saved is.
 
-use crate::support::Disk;
+use crate::support::{Disk, memory};
 use nvmed_fs::Object;
 use nvmed_fs::*;
 use nvmed_nvme::Status;
@@ -191,4 +191,105 @@ fn who_waits_for_trouble_is_woken_by_the_end_of_the_mount() {
     let waiter = std::thread::spawn(move || waiting.await_trouble().is_none());
     files.unmount().unwrap();
     assert!(waiter.join().unwrap());
+}
+
+/// A device with a file of 9000 sevens that only the log tells of, one that lost its name while it was open, and one
+/// superblock of two: what a mount that may write brings to its end.
+fn left_by_a_crash() -> Arc<Disk> {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount();
+    let (file, orphan) = (open(&files, "file").unwrap(), open(&files, "orphan").unwrap());
+    file.pwrite(&[7; 9000], 0).unwrap();
+    orphan.pwrite(&[8; 9000], 0).unwrap();
+    files.sync().unwrap();
+    files.unlink(&files.root(), b"orphan", WHO).unwrap();
+    files.sync().unwrap();
+    let left = disk.survivor(|| false);
+    left.poke((16 << 20) / 4096 - 1, |bytes| bytes.fill(0));
+    left
+}
+
+#[test]
+fn a_device_that_takes_no_writes_is_mounted_read_only() {
+    for says_so in [true, false] {
+        let disk = left_by_a_crash();
+        disk.protect(says_so);
+        let files = disk.mount();
+        let refused = disk.counts().failed;
+        assert_eq!(refused > 0, !says_so, "a device that says so is not asked to write");
+        let notice = files.trouble().unwrap().notice("virtual:x.img");
+        assert!(matches!(files.trouble(), Some(Trouble::Protected)), "{notice}");
+        assert!(notice.contains("takes no writes") && notice.contains("copy them"), "{notice}");
+        assert!(files.await_trouble().is_some());
+        let file = files.open(&files.root(), b"file", OpenFlags::READ, 0, WHO).unwrap();
+        assert_holds(&file, 7, 9000);
+        assert!(open(&files, "orphan").is_err());
+        let refuse = |flags| errno(files.open(&files.root(), b"file", flags, 0, WHO));
+        assert_eq!(refuse(OpenFlags::READ_WRITE), Some(Errno::ROFS));
+        assert_eq!(errno(files.mkdir(&files.root(), b"directory", 0o755, WHO)), Some(Errno::ROFS));
+        assert_eq!(errno(files.unlink(&files.root(), b"file", WHO)), Some(Errno::ROFS));
+        assert_eq!(errno(files.trim(0)), Some(Errno::ROFS));
+        file.fsync().unwrap();
+        files.write_back_older_than(std::time::Duration::ZERO).unwrap();
+        files.settle_if_quiet().unwrap();
+        drop(file);
+        files.unmount().unwrap();
+        assert_eq!(disk.counts().failed, refused, "nothing more was sent");
+    }
+}
+
+#[test]
+fn a_device_that_took_nothing_is_unmounted_without_an_error() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount();
+    let file = open(&files, "file").unwrap();
+    file.pwrite(&[7; 9000], 0).unwrap();
+    file.fsync().unwrap();
+    drop((file, files));
+    let disk = disk.survivor(|| false);
+    let files = disk.mount();
+    disk.protect(false);
+    assert_holds(&files.open(&files.root(), b"file", OpenFlags::READ, 0, WHO).unwrap(), 7, 9000);
+    files.unmount().unwrap();
+    assert!(disk.counts().failed > 0, "the log could not be made shorter");
+}
+
+#[test]
+fn a_device_that_stops_taking_writes_costs_what_was_not_synced() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount();
+    let (file, other) = (open(&files, "file").unwrap(), open(&files, "other").unwrap());
+    file.pwrite(&[7; 9000], 0).unwrap();
+    files.sync().unwrap();
+    other.pwrite(&[8; 9000], 0).unwrap();
+    disk.protect(true);
+    assert_eq!(errno(other.fsync()), Some(Errno::IO));
+    assert!(matches!(files.trouble(), Some(Trouble::Protected)));
+    assert_read_only(&files, &file);
+    assert_holds(&other, 8, 9000);
+    // It is not on the device, however often that is asked.
+    assert_eq!(errno(other.fsync()), Some(Errno::IO));
+    assert!(files.unmount().is_err(), "nobody claims that everything is saved");
+    drop((file, other, files));
+    let files = disk.mount();
+    assert_holds(&files.open(&files.root(), b"file", OpenFlags::READ, 0, WHO).unwrap(), 7, 9000);
+    files.unmount().unwrap();
+}
+
+#[test]
+fn what_a_dead_process_left_is_not_lost_in_silence() {
+    let disk = Disk::new(16 << 20);
+    disk.format();
+    let dead = memory(8 << 20);
+    let parts = |memory| MountParts { device: disk.device(), memory, options: MountOptions::default() };
+    let shared = || Memory { mapping: Arc::clone(&dead.mapping), layout: dead.layout };
+    let files = FileSystem::mount(parts(shared())).unwrap();
+    let file = open(&files, "file").unwrap();
+    files.sync().unwrap();
+    let saved = || salvage(parts(memory(8 << 20)), &dead, &[]);
+    drop(saved().unwrap());
+    file.pwrite(&[7; 9000], 0).unwrap();
+    drop((file, files));
+    disk.protect(true);
+    assert_eq!(errno(saved().map(drop)), Some(Errno::ROFS));
 }
