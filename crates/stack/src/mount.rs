@@ -61,27 +61,34 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
     }
     let locked_by_run = run.is_some();
     let device = open_device(&config.device, Open::Existing { locked_by_run })?;
-    let memory = match &run {
-        Some(run) => run.memory(),
-        None => private_memory(config)?,
-    };
-    if config.format {
-        format_if_blank(&device, &name)?;
-    }
-    if let Some(run) = &run {
-        run.begin();
-    }
-    let options = options(config);
-    let parts = MountParts { device: Arc::clone(&device), memory, options };
-    let files = FileSystem::mount(parts).map_err(|error| {
-        if let Some(run) = &run {
-            run.end();
-        }
-        StackError::Fs { device: name.clone(), error }
+    let files = mount_on(&device, config, run.as_ref()).inspect_err(|_| {
+        // What is wrong with the file system is the error that counts.
+        let _ = device.shutdown();
     })?;
     let flusher = Flusher::start(&files, config.writeback_seconds);
     let (flusher, statistics) = (Mutex::new(Some(flusher)), surroundings.statistics);
     Ok(Mount { files, device, name, run, flusher, statistics, calls: Calls::default() })
+}
+
+fn mount_on(
+    device: &Arc<Device>,
+    config: &Config,
+    run: Option<&RunMemory>,
+) -> Result<FileSystem, StackError> {
+    let name = config.device.to_string();
+    let memory = match run {
+        Some(run) => run.memory(),
+        None => private_memory(config)?,
+    };
+    if config.format {
+        format_if_blank(device, &name)?;
+    }
+    run.iter().for_each(|run| run.begin());
+    let parts = MountParts { device: Arc::clone(device), memory, options: options(config) };
+    FileSystem::mount(parts).map_err(|error| {
+        run.iter().for_each(|run| run.end());
+        StackError::Fs { device: name, error }
+    })
 }
 
 /// Writes to the device what a dead program had completed in the run's memory.
@@ -107,26 +114,36 @@ pub fn salvage_watched(
     let name = config.device.to_string();
     let device = open_device(&config.device, Open::Existing { locked_by_run: true })?;
     opened(&device);
-    let fail = |error| StackError::Fs { device: name.clone(), error };
-    let memory = private_memory(config)?;
-    let parts = MountParts { device: Arc::clone(&device), memory, options: options(config) };
-    let posted = run.posted().map_err(|errno| fail(errno.into()))?;
-    let files = nvmed_fs::salvage(parts, &run.memory(), &posted).map_err(fail)?;
-    files.unmount().map_err(fail)?;
-    device.shutdown().map_err(|error| StackError::Io { device: name.clone(), error })?;
+    let saved = salvage_to(&device, config, run);
+    // Whatever could be saved: the next attempt opens it anew.
+    let ended = device.shutdown();
+    saved?;
+    ended.map_err(|error| StackError::Io { device: name, error })?;
     run.end();
     Ok(())
 }
 
+fn salvage_to(device: &Arc<Device>, config: &Config, run: &RunMemory) -> Result<(), StackError> {
+    let fail = |error| StackError::Fs { device: config.device.to_string(), error };
+    let memory = private_memory(config)?;
+    let parts = MountParts { device: Arc::clone(device), memory, options: options(config) };
+    let posted = run.posted().map_err(|errno| fail(errno.into()))?;
+    let files = nvmed_fs::salvage(parts, &run.memory(), &posted).map_err(fail)?;
+    files.unmount().map_err(fail)
+}
+
 impl Mount {
-    /// Writes everything back, marks the file system clean and closes the device.
+    /// Writes everything back, marks the file system clean and closes the device, also when something could not be
+    /// written: it takes no requests from then on.
     ///
     /// # Errors
-    /// What could not be written. Under `nvmed run` its memory is kept for another attempt.
+    /// What could not be written. Under `nvmed run` its memory is kept, and another attempt opens the device anew.
     pub fn unmount(&self) -> Result<(), FsError> {
         drop(self.flusher.lock().take());
-        self.files.unmount()?;
-        self.device.shutdown().map_err(FsError::from)?;
+        let saved = self.files.unmount();
+        // A mount has one end: without this, its device would count it as a loss of power.
+        let ended = self.device.shutdown().map_err(FsError::from);
+        saved.and(ended)?;
         if let Some(path) = &self.statistics {
             // Statistics that cannot be written are no reason to fail the program that they are about.
             let _ = statistics::append(path, self.calls.get(), &self.device.stats());
