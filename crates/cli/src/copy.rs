@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::host::Host;
 use crate::location::Location;
 use crate::side::{Attributes, EntryKind, Side};
-use crate::volume::{Tree, Volumes};
+use crate::volume::{Tree, Use, Volumes};
 use std::io::Write;
 use std::rc::Rc;
 
@@ -33,8 +33,10 @@ pub fn cp(arguments: &Cp) -> Result<(), Failure> {
         ));
     }
     let mut volumes = Volumes::default();
-    for location in &locations {
-        volumes.mount(location)?;
+    let (target, sources) = locations.split_last().expect("clap asks for two locations at least");
+    volumes.mount(target, Use::Write)?;
+    for source in sources {
+        volumes.mount(source, Use::Read)?;
     }
     let copied = copy_all(arguments, &volumes, &locations);
     // What was copied before a failure is written back too.

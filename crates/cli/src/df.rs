@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::inspect::size;
 use crate::location::Location;
 use crate::output::Output;
-use crate::volume::Volumes;
+use crate::volume::{Use, Volumes};
 use nvmed_fs::{StatFs, Superblock};
 use serde_json::json;
 
@@ -26,7 +26,7 @@ pub fn df(arguments: &Df) -> Result<(), Failure> {
     for argument in &arguments.devices {
         let location = Location::parse_device(argument)?;
         let Location::Device { name, .. } = &location else { continue };
-        let files = match volumes.at(&location) {
+        let files = match volumes.at(&location, Use::Read) {
             Ok(volume) => volume.files(),
             // The others are shown all the same.
             Err(failure) => {

@@ -6,7 +6,7 @@ use crate::inspect::size as size_of;
 use crate::location::parse_spec;
 use crate::output::Output;
 use nvmed_block::signature;
-use nvmed_fs::{FileSystem, FormatOptions, Superblock};
+use nvmed_fs::{FileSystem, FormatOptions, Superblock, Trouble};
 use nvmed_io::Device;
 use nvmed_stack::{DeviceSpec, Open};
 use rustix::fd::OwnedFd;
@@ -43,6 +43,7 @@ pub fn format(arguments: &Format) -> Result<(), Failure> {
         }
         None => existing(arguments, &spec, &name)?,
     };
+    refuse_read_only("format", &name, &device)?;
     let bytes = arguments.fs_size.unwrap_or_else(|| device.geometry().bytes());
     let default = FormatOptions::default();
     let options = FormatOptions {
@@ -100,6 +101,18 @@ pub fn held(device: &Arc<Device>, name: &str) -> Result<Option<&'static str>, Fa
     let held = nvmed_block::find_on(device);
     let held = held.map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))?;
     Ok(held.map(|found| found.what))
+}
+
+/// A device that takes no writes is left alone.
+///
+/// # Errors
+/// The device says that it takes none.
+pub(crate) fn refuse_read_only(command: &str, name: &str, device: &Device) -> Result<(), Failure> {
+    if !device.engine().is_read_only() {
+        return Ok(());
+    }
+    let why = format!("{command}: {name}: {}; nothing was changed", Trouble::Protected);
+    Err(Failure::new(Status::Device, why))
 }
 
 /// What a device holds must not be lost by a slip.

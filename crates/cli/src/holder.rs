@@ -5,7 +5,7 @@ use crate::ending::Ending;
 use crate::failure::{Failure, Status};
 use crate::run::{own_path, probe, settings};
 use crate::stall::WriteBack;
-use nvmed_fs::FileSystem;
+use nvmed_fs::{FileSystem, Trouble};
 use nvmed_io::Device;
 use nvmed_stack::{Config, Mount, RUN_MEMORY_VARIABLE, RunMemory};
 use rustix::fd::OwnedFd;
@@ -109,15 +109,15 @@ impl Holder {
     }
 }
 
-/// Says it in one line when a mount turns read-only.
+/// Says it in one line when a mount is read-only, or turns so.
 pub(crate) fn tell_trouble(command: &'static str, mount: &Mount) {
     let (files, device) = (FileSystem::clone(mount), mount.device_name().to_owned());
+    let tell = move |trouble: Trouble| eprintln!("nvmed: {command}: {}", trouble.notice(&device));
+    if let Some(trouble) = mount.trouble() {
+        return tell(trouble);
+    }
     // Without a thread it is only not said: calls are refused all the same.
-    let _ = nvmed_sys::spawn_quiet("nvmed-health", move || {
-        if let Some(trouble) = files.await_trouble() {
-            eprintln!("nvmed: {command}: {}", trouble.notice(&device));
-        }
-    });
+    let _ = nvmed_sys::spawn_quiet("nvmed-health", move || files.await_trouble().map(tell));
 }
 
 /// A panic in a server is one line, not Rust's page: a mistake of ours in one call is `EIO` for it.

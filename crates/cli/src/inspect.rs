@@ -3,9 +3,10 @@
 use crate::arguments::{Fsck, Info, Trim};
 use crate::clock;
 use crate::failure::{Failure, Status};
+use crate::format::refuse_read_only;
 use crate::location::Location;
 use crate::output::Output;
-use crate::volume::Volumes;
+use crate::volume::{Use, Volumes};
 use nvmed_check::Finding;
 use nvmed_engine::EngineError;
 use nvmed_fs::{FileSystem, FsError, LayoutError, Superblock, VERSION};
@@ -23,7 +24,7 @@ pub fn trim(arguments: &Trim) -> Result<(), Failure> {
     let mut volumes = Volumes::default();
     let location = Location::parse_device(&arguments.device)?;
     let Location::Device { name, .. } = &location else { return Ok(()) };
-    let told = volumes.at(&location)?.files().trim(arguments.minimum);
+    let told = volumes.at(&location, Use::Write)?.files().trim(arguments.minimum);
     let told = told.map_err(|error| Failure::device(name, &error))?;
     let mut out = Output::new();
     out.text(&format!("{name}: {} of free space are the device's to reuse\n", size(told)))?;
@@ -221,6 +222,7 @@ fn repair(arguments: &Fsck, name: &str, device: &Arc<Device>) -> Result<ExitCode
     } else {
         // The plan is there to be read whatever becomes of it.
         out.finish()?;
+        refuse_read_only("fsck", name, device)?;
         plan.carry_out(device).map_err(fail)?;
         let left = nvmed_check::fsck(device).map_err(fail)?;
         out = Output::new();

@@ -5,7 +5,7 @@ use crate::clock;
 use crate::failure::Failure;
 use crate::location::Location;
 use crate::output::Output;
-use crate::volume::{Volume, Volumes};
+use crate::volume::{Use, Volume, Volumes};
 use nvmed_fs::{FileType, Follow, Stat};
 use serde_json::json;
 
@@ -18,7 +18,7 @@ pub fn ls(arguments: &Ls) -> Result<(), Failure> {
     let mut out = Output::new();
     for (index, argument) in arguments.places.iter().enumerate() {
         let location = Location::parse_device(argument)?;
-        let volume = volumes.at(&location)?;
+        let volume = volumes.at(&location, Use::Read)?;
         let stat = volume.stat(&location, if arguments.long { Follow::No } else { Follow::Yes })?;
         if stat.kind() != FileType::Directory || arguments.directory {
             let name = location.path().to_vec();
@@ -79,7 +79,7 @@ pub fn stat(arguments: &StatArguments) -> Result<(), Failure> {
     let mut out = Output::new();
     for argument in &arguments.places {
         let location = Location::parse_device(argument)?;
-        let stat = volumes.at(&location)?.stat(&location, Follow::No)?;
+        let stat = volumes.at(&location, Use::Read)?.stat(&location, Follow::No)?;
         let text = if arguments.json { facts(&location, &stat) } else { page(&location, &stat) };
         out.text(&text)?;
     }

@@ -4,7 +4,7 @@ use crate::arguments::{Files, Mkdir, Mv, Rm};
 use crate::failure::Failure;
 use crate::location::Location;
 use crate::output::Output;
-use crate::volume::{Volume, Volumes, within};
+use crate::volume::{Use, Volume, Volumes, within};
 use nvmed_fs::{FileType, Follow, FsError, Node, OpenFlags, RenameFlags};
 use std::ffi::OsString;
 
@@ -14,12 +14,14 @@ const CHUNK_BYTES: usize = 128 << 10;
 /// Does `each` to every location, then writes back what was done, all of it or up to the failure.
 fn for_each(
     arguments: &[OsString],
+    how: Use,
     mut each: impl FnMut(&Volume, &Location) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut volumes = Volumes::default();
     let mut done = Ok(());
     for argument in arguments {
-        done = Location::parse_device(argument).and_then(|location| each(volumes.at(&location)?, &location));
+        done = Location::parse_device(argument)
+            .and_then(|location| each(volumes.at(&location, how)?, &location));
         if done.is_err() {
             break;
         }
@@ -34,7 +36,7 @@ fn for_each(
 pub fn cat(arguments: &Files) -> Result<(), Failure> {
     let mut out = Output::new();
     let mut chunk = vec![0; CHUNK_BYTES];
-    for_each(&arguments.places, |volume, location| {
+    for_each(&arguments.places, Use::Read, |volume, location| {
         let file = volume.open_file(location, OpenFlags::READ, 0)?;
         loop {
             match file.read(&mut chunk).map_err(|error| Failure::device(location, &error))? {
@@ -51,7 +53,7 @@ pub fn cat(arguments: &Files) -> Result<(), Failure> {
 /// # Errors
 /// One cannot be made.
 pub fn mkdir(arguments: &Mkdir) -> Result<(), Failure> {
-    for_each(&arguments.places, |volume, location| {
+    for_each(&arguments.places, Use::Write, |volume, location| {
         if !arguments.parents {
             return make(volume, location, within(location), arguments.mode);
         }
@@ -85,7 +87,7 @@ fn make_missing(volume: &Volume, location: &Location, path: &[u8], mode: u32) ->
 /// # Errors
 /// One cannot be removed; what was removed before it stays removed.
 pub fn rm(arguments: &Rm) -> Result<(), Failure> {
-    for_each(&arguments.places, |volume, location| {
+    for_each(&arguments.places, Use::Write, |volume, location| {
         let stat = volume.files().stat(&volume.root(), within(location), Follow::No, &volume.who());
         match stat {
             Err(FsError::NotFound) if arguments.force => Ok(()),
@@ -154,7 +156,7 @@ pub fn mv(arguments: &Mv) -> Result<(), Failure> {
     let (target, sources) = arguments.places.split_last().expect("clap asks for two locations at least");
     let target = Location::parse_device(target)?;
     let mut volumes = Volumes::default();
-    let volume = volumes.at(&target)?;
+    let volume = volumes.at(&target, Use::Write)?;
     let mut done = Ok(());
     for source in sources {
         done = Location::parse_device(source)

@@ -1,6 +1,6 @@
 //! A device's side: its file system, mounted in this process for the length of a command.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Status};
 use crate::location::Location;
 use crate::side::{Attributes, OpenFile, Side};
 use nvmed_fs::{
@@ -20,20 +20,37 @@ pub struct Volume {
     who: Caller,
 }
 
+/// What a command does with a location.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Read,
+    Write,
+}
+
 /// The volumes of one command line, each mounted once.
 #[derive(Default)]
 pub struct Volumes(Vec<Volume>);
 
 impl Volumes {
-    /// The volume of `location`, mounted if it is not yet.
+    /// The volume of `location`, mounted if it is not yet. Of several locations, those to be written come first.
     ///
     /// # Errors
-    /// It cannot be mounted.
-    pub fn mount(&mut self, location: &Location) -> Result<(), Failure> {
+    /// It cannot be mounted; it is to be written, and is read-only.
+    pub fn mount(&mut self, location: &Location, how: Use) -> Result<(), Failure> {
         let Location::Device { name, spec, .. } = location else { return Ok(()) };
-        if self.of(location).is_none() {
-            self.0.push(Volume::mount(name, spec)?);
+        if self.of(location).is_some() {
+            return Ok(());
         }
+        let volume = Volume::mount(name, spec)?;
+        match volume.mount.trouble().map(|trouble| trouble.notice(name)) {
+            None => {}
+            Some(notice) if how == Use::Read => eprintln!("nvmed: {notice}"),
+            Some(notice) => {
+                volume.unmount()?;
+                return Err(Failure::new(Status::Failed, notice));
+            }
+        }
+        self.0.push(volume);
         Ok(())
     }
 
@@ -45,9 +62,9 @@ impl Volumes {
     /// Mounts the device of `location` and answers its volume.
     ///
     /// # Errors
-    /// It cannot be mounted, or the location is on the host.
-    pub fn at(&mut self, location: &Location) -> Result<&Volume, Failure> {
-        self.mount(location)?;
+    /// As [`Volumes::mount`]; the location is on the host.
+    pub fn at(&mut self, location: &Location, how: Use) -> Result<&Volume, Failure> {
+        self.mount(location, how)?;
         self.of(location)
             .ok_or_else(|| Failure::usage(format!("{location}: not on a device; write DEVICE:/path")))
     }

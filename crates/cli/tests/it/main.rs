@@ -23,3 +23,4 @@ mod start;
 #[path = "../../../server/tests/support/mod.rs"]
 mod support;
 mod top;
+mod worn;
