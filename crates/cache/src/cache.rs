@@ -388,12 +388,6 @@ impl Cache {
         self.dirty_due.store(self.dirty_limit, Ordering::Relaxed);
     }
 
-    /// Whether write-back is put off.
-    #[must_use]
-    pub fn is_put_off(&self) -> bool {
-        self.dirty_due.load(Ordering::Relaxed) > self.dirty_limit
-    }
-
     /// Counts so far.
     #[must_use]
     pub fn stats(&self) -> Stats {

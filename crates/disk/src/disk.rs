@@ -49,7 +49,8 @@ pub struct Counts {
     pub blocks_read: u64,
     /// Blocks that were discarded.
     pub blocks_discarded: u64,
-    /// Requests that failed because a test said so, those that a protected device refused among them.
+    /// Requests that failed because a test said so, those that a protected or full device refused among
+    /// them.
     pub failed: u64,
 }
 
@@ -68,6 +69,8 @@ pub(crate) struct DiskState {
     bad: Vec<u64>,
     /// A flush does nothing, and says that it has.
     lies: bool,
+    /// It has no room from this block on.
+    full_from: Option<u64>,
     /// It takes no writes.
     protected: bool,
     /// Whether it says so when it is asked.
@@ -143,6 +146,7 @@ impl Disk {
             together: 0,
             bad: Vec::new(),
             lies: false,
+            full_from: None,
             protected: false,
             says_so: false,
             deaths: Vec::new(),
@@ -239,6 +243,12 @@ impl Disk {
         self.lock().lies = lies;
     }
 
+    /// From now on, writes that reach this block or a later one find no room, as under an image whose host is full;
+    /// none: there is room.
+    pub fn fill_from(&self, block: Option<u64>) {
+        self.lock().full_from = block;
+    }
+
     /// From now on it takes no writes, as a drive that is worn out; `says_so`: its health log says it.
     pub fn protect(&self, says_so: bool) {
         let mut inner = self.lock();
@@ -329,6 +339,10 @@ impl Disk {
         if changes && inner.protected {
             inner.counts.failed += 1;
             return failed(Status::WRITE_PROTECTED);
+        }
+        if changes && inner.full_from.is_some_and(|block| first + count > block) {
+            inner.counts.failed += 1;
+            return failed(Status::CAPACITY_EXCEEDED);
         }
         let what = match request.operation {
             Operation::Write { fua } | Operation::WriteZeroes { fua } => {

@@ -22,8 +22,8 @@ use crate::memory::{Memory, Slots};
 use crate::metadata::Metadata;
 use crate::options::MountOptions;
 use crate::pages::write::PagePromise;
-use crate::pages::writeback::DirtyList;
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::pages::writeback::{DirtyList, RELIEF_PAGES};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use nvmed_cache::{Cache, Options};
 use nvmed_io::{Device, Handle, Segment};
 use nvmed_kv::DeviceMedium;
@@ -53,6 +53,8 @@ pub(crate) struct Pages {
     address: DeviceAddress,
     slots: Slots,
     dirty: DirtyList,
+    /// Pages that a writer over the limit tries to write back: fewer when the device has refused some.
+    relief_pages: AtomicUsize,
     /// Pages of the largest readahead window, and of one fill.
     readahead_pages: u64,
     fill_pages: u64,
@@ -91,6 +93,7 @@ impl Pages {
             address: device.map(Arc::clone(&memory.mapping))?,
             slots: Slots::new(memory),
             dirty: DirtyList::default(),
+            relief_pages: AtomicUsize::new(RELIEF_PAGES),
             readahead_pages: (options.readahead_bytes / BLOCK_BYTES as u64).min(fill_pages),
             fill_pages,
             prealloc_blocks: u32::try_from(options.prealloc_bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX),

@@ -25,7 +25,7 @@ const GROUP_FILES: usize = 256;
 /// What a file's records take in a batch, generously.
 const FILE_RECORD_BYTES: usize = 1024;
 /// Pages that a writer over the limit writes back before it goes on.
-const RELIEF_PAGES: usize = 1024;
+pub(super) const RELIEF_PAGES: usize = 1024;
 /// Entries of the list of dirty inodes between two looks for those that are clean again.
 const LIST_SLACK: usize = 4096;
 
@@ -160,11 +160,12 @@ impl Pages {
     /// writes. The caller may hold one inode's `grow`, no claim.
     ///
     /// What a device has refused is not sent again with each call: writers over the limit are asked to do this again
-    /// when [`RELIEF_PAGES`] more are dirty, and until something was written, each call tries one page. So a program
-    /// that goes on writing to a full device costs a few commands for each of its calls at most.
+    /// when [`RELIEF_PAGES`] more are dirty. The next try is one page, and each that is taken allows twice as many: a
+    /// host that is full takes what lies in blocks that it has. So what is tried in vain is at most as much as what was
+    /// written, and a few commands for each call of a program.
     #[cold]
     pub(super) fn relieve(&self) -> Relief {
-        let most = if self.cache.is_put_off() { 1 } else { RELIEF_PAGES };
+        let most = self.relief_pages.load(Ordering::Relaxed);
         let mut tries = self.dirty.lock().inodes.len();
         let mut refused = 0;
         while tries > 0 && refused < most {
@@ -190,6 +191,7 @@ impl Pages {
                 self.relist(listed, done);
             }
             if wrote {
+                self.relief_pages.store((2 * most).min(RELIEF_PAGES), Ordering::Relaxed);
                 self.cache.resume();
                 return Relief::Wrote;
             }
@@ -197,6 +199,7 @@ impl Pages {
         if refused == 0 {
             return Relief::Idle;
         }
+        self.relief_pages.store(1, Ordering::Relaxed);
         self.cache.put_off(RELIEF_PAGES as u64);
         Relief::Refused
     }

@@ -223,3 +223,24 @@ fn what_a_dead_process_left_is_tried_a_bounded_number_of_times() {
         assert_eq!(page, [1; 4096], "page {number}");
     }
 }
+
+/// A host that is full has blocks under some of the image, so that a part of a try is done, and the next one page is.
+#[test]
+fn a_host_that_is_full_in_the_middle_of_a_try_costs_no_more() {
+    const PAGES_MAX: u64 = 20_000;
+    let disk = Disk::new(96 << 20);
+    let data_first = FileSystem::probe(&disk.format().device()).unwrap().data_first;
+    let files = disk.mount_with(MountOptions::default(), 40 << 20);
+    disk.fill_from(Some(data_first + 1900));
+    let file = open(&files, "large").unwrap();
+    let (before, refused) = (disk.writes(), disk.counts().failed);
+    // Until no frame is left, and the host has taken what it can.
+    let pages = (0..PAGES_MAX).take_while(|page| file.pwrite(&[1; 4096], page * 4096).is_ok()).count() as u64;
+    let (tried, refused) = (disk.writes() - before, disk.counts().failed - refused);
+    assert!((10_000..PAGES_MAX).contains(&pages), "{pages} pages were taken");
+    assert!(refused > 0 && tried < 200, "{tried} commands for {pages} pages, {refused} in vain");
+    disk.fill_from(None);
+    drop(file);
+    let files = disk.remount(files);
+    assert_eq!(open(&files, "large").unwrap().stat().size, pages * 4096);
+}
