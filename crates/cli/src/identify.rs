@@ -1,12 +1,13 @@
 //! `nvmed identify`: what a device says it is, in words.
 
 use crate::arguments::Identify;
+use crate::drive;
 use crate::failure::{Failure, Status};
 use crate::inspect::size;
 use crate::location::parse_spec;
 use crate::output::Output;
 use nvmed_engine::{Engine, EngineError};
-use nvmed_nvme::{IdentifyController, IdentifyNamespace};
+use nvmed_nvme::{DriveIdentity, IdentifyController, IdentifyNamespace};
 use nvmed_stack::Open;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -88,6 +89,9 @@ impl Identity {
         match &self.pages {
             Some((controller, namespace)) => {
                 page += &controller_lines(controller, geometry);
+                page += &DriveIdentity::of(&controller.vendor)
+                    .map(|of| drive::lines(&of, 12))
+                    .unwrap_or_default();
                 page += &namespace_lines(self.engine.namespace(), namespace);
             }
             None => {
@@ -135,6 +139,7 @@ impl Identity {
         if let Some((controller, namespace)) = &self.pages {
             facts["controller"] = controller_json(controller);
             facts["namespace"] = namespace_json(self.engine.namespace(), namespace);
+            facts["drive"] = DriveIdentity::of(&controller.vendor).as_ref().map(drive::facts).into();
         }
         format!("{facts}\n")
     }
@@ -202,13 +207,63 @@ fn namespace_lines(number: u32, namespace: &IdentifyNamespace) -> String {
             format!("{bytes}{metadata}{mark}")
         })
         .collect();
+    let sizes = Sizes::of(namespace).map(|sizes| {
+        format!(
+            "            writes in multiples of {}, best {}; discards in multiples of {}\n",
+            size(sizes.write_bytes),
+            size(sizes.best_write_bytes),
+            size(sizes.discard_bytes)
+        )
+    });
+    let boundary = match namespace.noiob {
+        0 => String::new(),
+        blocks => format!("            commands best end at multiples of {blocks} LBAs\n"),
+    };
     format!(
-        "namespace   {number}: {} of {} LBAs allocated; LBA formats of {} bytes\n            {}\n",
+        "namespace   {number}: {} of {} LBAs allocated; LBA formats of {} bytes\n            {}\n{}{boundary}",
         namespace.nuse,
         namespace.ncap,
         formats.join(", "),
         list(&abilities(u16::from(namespace.nsfeat), &NAMESPACE)),
+        sizes.unwrap_or_default(),
     )
+}
+
+/// The sizes that suit a device (NVM 1.0, 5.8.2), in bytes.
+struct Sizes {
+    write_bytes: u64,
+    write_alignment_bytes: u64,
+    best_write_bytes: u64,
+    discard_bytes: u64,
+    discard_alignment_bytes: u64,
+}
+
+impl Sizes {
+    /// Those that a namespace reports, if it reports any.
+    fn of(namespace: &IdentifyNamespace) -> Option<Self> {
+        if namespace.nsfeat & IdentifyNamespace::NSFEAT_OPTPERF == 0 {
+            return None;
+        }
+        let lba_bytes = 1u64.checked_shl(namespace.format()?.lbads.into())?;
+        let bytes = |blocks_less_one: u16| (u64::from(blocks_less_one) + 1).saturating_mul(lba_bytes);
+        Some(Self {
+            write_bytes: bytes(namespace.npwg),
+            write_alignment_bytes: bytes(namespace.npwa),
+            best_write_bytes: bytes(namespace.nows),
+            discard_bytes: bytes(namespace.npdg),
+            discard_alignment_bytes: bytes(namespace.npda),
+        })
+    }
+
+    fn facts(&self) -> Value {
+        json!({
+            "write_bytes": self.write_bytes,
+            "write_alignment_bytes": self.write_alignment_bytes,
+            "best_write_bytes": self.best_write_bytes,
+            "discard_bytes": self.discard_bytes,
+            "discard_alignment_bytes": self.discard_alignment_bytes,
+        })
+    }
 }
 
 /// The LBA formats that exist: index, bytes, metadata bytes. A device may write any exponent.
@@ -239,6 +294,8 @@ fn controller_json(controller: &IdentifyController) -> Value {
         "temperature_warning_kelvin": controller.wctemp,
         "temperature_critical_kelvin": controller.cctemp,
         "commands_max": controller.maxcmd,
+        "total_bytes": controller.tnvmcap[0],
+        "unallocated_bytes": controller.unvmcap[0],
     })
 }
 
@@ -250,6 +307,9 @@ fn namespace_json(number: u32, namespace: &IdentifyNamespace) -> Value {
         "used": namespace.nuse,
         "format": namespace.flbas & 0xf,
         "features": abilities(u16::from(namespace.nsfeat), &NAMESPACE),
+        "capacity_bytes": namespace.nvmcap[0],
+        "boundary": namespace.noiob,
+        "sizes": Sizes::of(namespace).map(|sizes| sizes.facts()),
     })
 }
 
@@ -269,6 +329,7 @@ mod tests {
         page.nlbaf = 0xff;
         page.flbas = 0xff;
         page.lbaf[3].lbads = 200;
+        (page.nsfeat, page.lbaf[15].lbads, page.nows) = (0xff, 63, 0xffff);
         assert_eq!(formats(&page).count(), 16);
         assert!(namespace_lines(1, &page).contains("LBA formats"));
     }

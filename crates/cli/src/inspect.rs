@@ -2,6 +2,7 @@
 
 use crate::arguments::{Fsck, Info, Trim};
 use crate::clock;
+use crate::drive;
 use crate::failure::{Failure, Status};
 use crate::format::refuse_read_only;
 use crate::location::Location;
@@ -11,6 +12,7 @@ use nvmed_check::Finding;
 use nvmed_engine::EngineError;
 use nvmed_fs::{FileSystem, FsError, LayoutError, Superblock, VERSION};
 use nvmed_io::Device;
+use nvmed_nvme::DriveIdentity;
 use nvmed_stack::Open;
 use serde_json::json;
 use std::process::ExitCode;
@@ -50,6 +52,8 @@ struct Facts {
     device: Arc<Device>,
     /// Version of the specification, if it is an NVMe device.
     nvme: Option<String>,
+    /// What it says of itself, if it is a virtual drive.
+    drive: Option<DriveIdentity>,
     files: Result<Superblock, FsError>,
 }
 
@@ -63,14 +67,17 @@ pub fn info(arguments: &Info) -> Result<(), Failure> {
         return Err(Failure::usage(format!("info: {location}: not a device")));
     };
     let device = nvmed_stack::open_device(&spec, Open::Existing { locked_by_run: false })?;
-    let nvme = match device.engine().identify_controller() {
+    let (nvme, drive) = match device.engine().identify_controller() {
         // Base 2.0, 3.1.3.2: major, minor and tertiary version number.
-        Ok(page) => Some(format!("{}.{}.{}", page.ver >> 16, page.ver >> 8 & 0xff, page.ver & 0xff)),
-        Err(EngineError::Unsupported { .. }) => None,
+        Ok(page) => (
+            Some(format!("{}.{}.{}", page.ver >> 16, page.ver >> 8 & 0xff, page.ver & 0xff)),
+            DriveIdentity::of(&page.vendor),
+        ),
+        Err(EngineError::Unsupported { .. }) => (None, None),
         Err(error) => return Err(Failure::new(Status::Failed, format!("{name}: {error}"))),
     };
     let files = FileSystem::probe(&device);
-    let facts = Facts { name, device, nvme, files };
+    let facts = Facts { name, device, nvme, drive, files };
     let mut out = Output::new();
     out.text(&if arguments.json { facts.json() } else { facts.page() })?;
     out.finish()?;
@@ -98,7 +105,7 @@ impl Facts {
         format!(
             "device      {}\ncontroller  {}{}, serial {}, firmware {}\n            \
              {} I/O queues of {} commands, {} a command, {} write cache\n\
-             namespace   {} in {} LBAs of {} bytes\nfile system {files}\n",
+             {}namespace   {} in {} LBAs of {} bytes\nfile system {files}\n",
             self.name,
             self.nvme.as_ref().map_or(String::new(), |version| format!("NVMe {version}, ")),
             geometry.model,
@@ -108,6 +115,7 @@ impl Facts {
             geometry.queue_depth_max,
             size(u64::from(geometry.transfer_bytes_max)),
             if geometry.volatile_write_cache { "volatile" } else { "no volatile" },
+            self.drive.as_ref().map(|of| drive::lines(of, 12)).unwrap_or_default(),
             size(geometry.bytes()),
             geometry.lba_count,
             geometry.lba_bytes,
@@ -130,6 +138,9 @@ impl Facts {
         });
         if let Some(version) = &self.nvme {
             facts["nvme"] = json!(version);
+        }
+        if let Some(of) = &self.drive {
+            facts["drive"] = drive::facts(of);
         }
         if let Ok(files) = &self.files {
             facts["file_system"] = json!({

@@ -10,6 +10,7 @@ mod copy;
 mod device;
 mod devices;
 mod df;
+mod drive;
 mod ending;
 mod failure;
 mod format;

@@ -27,6 +27,8 @@ impl<W: Words> Layer<W> {
     }
 
     fn audit_owners(&self) {
+        let mapped = (0..self.map.len()).filter(|&unit| self.map[unit] != UNMAPPED).count();
+        assert_eq!(self.mapped_units(), mapped as u64, "units that are mapped");
         let mut owned = 0;
         for unit in 0..self.map.len() as u32 {
             let entry = self.map[unit as usize];

@@ -166,6 +166,12 @@ impl<W: Words> Flash<W> {
         self.layer().map(Layer::wear).unwrap_or_default()
     }
 
+    /// Logical units that have been written and not deallocated since; `None` where there is no map.
+    #[must_use]
+    pub fn mapped_units(&self) -> Option<u64> {
+        self.layer().map(Layer::mapped_units)
+    }
+
     /// Records what changes in flash from now on, for [`Self::records`].
     pub fn keep_records(&mut self) {
         self.layer_mut().into_iter().for_each(|layer| layer.records.kept = true);

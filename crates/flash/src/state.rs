@@ -1,6 +1,7 @@
 //! What a drive is like between two lives: its blocks, its map, and what has changed since they were written down.
 
 use crate::blocks::{FreeBlocks, State};
+use crate::buffer::Stage;
 use crate::fifo::NONE;
 use crate::geometry::Place;
 use crate::layer::{Layer, SLOT, UNMAPPED};
@@ -106,6 +107,18 @@ impl<W: Words> Layer<W> {
             used_percent: (erases * 100).checked_div(survived).unwrap_or(0) as u32,
             spare_percent: (left * 100 / at_first).min(100) as u32,
         }
+    }
+
+    /// Logical units that are in flash or in the buffer.
+    pub fn mapped_units(&self) -> u64 {
+        let in_flash: u64 = self.blocks.iter().map(|block| u64::from(block.valid)).sum();
+        // A unit that is in flash, too, is counted there.
+        let slots = self.buffer.slots.iter().enumerate();
+        let only_there = slots.filter(|(number, slot)| {
+            let is_newest = || self.map[slot.unit as usize] == *number as u32 | SLOT;
+            slot.stage != Stage::Free && slot.old == UNMAPPED && is_newest()
+        });
+        in_flash + only_there.count() as u64
     }
 
     /// The blocks, [`BLOCK_WORDS`] each.

@@ -100,7 +100,12 @@ pub struct IdentifyController {
     pub wctemp: u16,
     /// Critical Composite Temperature Threshold, kelvin.
     pub cctemp: u16,
-    _reserved_270: [u8; 242],
+    _reserved_270: [u8; 10],
+    /// Total NVM Capacity, bytes, low half first.
+    pub tnvmcap: [u64; 2],
+    /// Unallocated NVM Capacity, likewise.
+    pub unvmcap: [u64; 2],
+    _reserved_312: [u8; 200],
     /// Submission Queue Entry Size: log2 required low, maximum high.
     pub sqes: u8,
     /// Completion Queue Entry Size.
@@ -130,17 +135,20 @@ pub struct IdentifyController {
     _reserved_1024: [u8; 1024],
     /// Power state descriptors, 32 bytes each.
     pub psd: [[u8; 32]; 32],
-    _vendor: [u8; 1024],
+    /// The vendor's: of a virtual drive, a [`crate::DriveIdentity`].
+    pub vendor: [u8; 1024],
 }
 
 const _: () = assert!(size_of::<IdentifyController>() == 4096);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, cntrltype) == 111);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, oacs) == 256);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, tnvmcap) == 280);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, sqes) == 512);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, vwc) == 525);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, sgls) == 536);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, subnqn) == 768);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, psd) == 2048);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, vendor) == 3072);
 
 impl IdentifyController {
     /// Compare is supported (ONCS bit 0).
@@ -149,6 +157,8 @@ impl IdentifyController {
     pub const ONCS_DSM: u16 = 1 << 2;
     /// Write Zeroes is supported (ONCS bit 3).
     pub const ONCS_WRITE_ZEROES: u16 = 1 << 3;
+    /// The Save field of Set Features and the Select field of Get Features are supported (ONCS bit 4).
+    pub const ONCS_SAVE_AND_SELECT: u16 = 1 << 4;
 }
 
 impl Default for IdentifyController {
@@ -197,7 +207,23 @@ pub struct IdentifyNamespace {
     pub fpi: u8,
     /// Deallocate Logical Block Features.
     pub dlfeat: u8,
-    _reserved_34: [u8; 70],
+    _reserved_34: [u8; 12],
+    /// Namespace Optimal I/O Boundary, in logical blocks; 0 is none.
+    pub noiob: u16,
+    /// NVM Capacity, bytes, low half first.
+    pub nvmcap: [u64; 2],
+    /// Namespace Preferred Write Granularity, in logical blocks, 0's based; this and the next four if
+    /// [`Self::NSFEAT_OPTPERF`].
+    pub npwg: u16,
+    /// Namespace Preferred Write Alignment, likewise.
+    pub npwa: u16,
+    /// Namespace Preferred Deallocate Granularity, likewise.
+    pub npdg: u16,
+    /// Namespace Preferred Deallocate Alignment, likewise.
+    pub npda: u16,
+    /// Namespace Optimal Write Size, likewise.
+    pub nows: u16,
+    _reserved_74: [u8; 30],
     /// Namespace Globally Unique Identifier.
     pub nguid: [u8; 16],
     /// IEEE Extended Unique Identifier.
@@ -209,10 +235,15 @@ pub struct IdentifyNamespace {
 
 const _: () = assert!(size_of::<IdentifyNamespace>() == 4096);
 const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, dlfeat) == 33);
+const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, noiob) == 46);
+const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, npwg) == 64);
 const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, nguid) == 104);
 const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, lbaf) == 128);
 
 impl IdentifyNamespace {
+    /// Preferred granularities and alignments, and the optimal write size, are reported (NSFEAT bit 4).
+    pub const NSFEAT_OPTPERF: u8 = 1 << 4;
+
     /// The format in use, if FLBAS names one that exists.
     #[must_use]
     pub fn format(&self) -> Option<LbaFormat> {

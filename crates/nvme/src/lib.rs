@@ -6,6 +6,7 @@
 //! Source: NVM Express Base Specification 2.0, NVM Command Set Specification 1.0.
 #![forbid(unsafe_code)]
 
+mod drive_identity;
 mod drive_log;
 mod entry;
 mod identify;
@@ -14,6 +15,7 @@ mod opcode;
 pub mod register;
 mod status;
 
+pub use drive_identity::{DriveBlocks, DriveIdentity};
 pub use drive_log::DriveLog;
 pub use entry::{CompletionEntry, DEALLOCATE_BIT, DsmRange, FUA_BIT, SubmissionEntry};
 pub use identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, command_set};

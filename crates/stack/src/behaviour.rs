@@ -3,7 +3,7 @@
 use crate::profile::{DriveProfile, ProfileFault};
 use nvmed_flash::{FixedProfile, Profile, Rate};
 use nvmed_units::parse_bytes;
-use nvmed_vdev::{Clock, FaultError, FaultPlan};
+use nvmed_vdev::{Clock, ControllerConfig, FaultError, FaultPlan};
 
 /// Clock, latencies, profile and faults of a virtual controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,13 +79,20 @@ impl Behaviour {
         self.has_times().then(|| Profile::fixed(self.fixed))
     }
 
-    /// The drive of a capacity whose times commands take, if they take time.
+    /// Makes a controller the drive of a capacity whose times commands take, if they take time.
     ///
     /// # Errors
     /// [`ProfileFault`]: there is no such profile, it makes no sense, or no drive of it has this capacity.
-    pub(crate) fn drive(&self, capacity_bytes: u64) -> Result<Option<Profile>, ProfileFault> {
-        let Some(name) = &self.profile else { return Ok(self.fixed()) };
-        DriveProfile::named(name)?.drive(capacity_bytes).map(Some)
+    pub(crate) fn give_drive(
+        &self,
+        capacity_bytes: u64,
+        config: &mut ControllerConfig,
+    ) -> Result<(), ProfileFault> {
+        match &self.profile {
+            Some(name) => DriveProfile::named(name)?.give_drive(capacity_bytes, config)?,
+            None => config.drive = self.fixed(),
+        }
+        Ok(())
     }
 
     /// The rules of `faults`.

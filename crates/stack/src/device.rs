@@ -99,7 +99,7 @@ pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controlle
     let plan = spec.behaviour.plan();
     let plan =
         plan.map_err(|error| StackError::Spec { device: name(), error: SpecError::Faults { error } })?;
-    let config = ControllerConfig {
+    let mut config = ControllerConfig {
         lba_bytes: spec.lba_bytes,
         serial: spec.serial.clone(),
         clock: spec.behaviour.clock(),
@@ -109,17 +109,17 @@ pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controlle
     if let Some(drive) = drive::beside(spec)? {
         return drive.controller(spec, open, config);
     }
-    let profiled = |bytes| {
-        let drive = spec.behaviour.drive(bytes);
-        drive.map_err(|fault| StackError::Profile { device: name(), fault })
+    let mut give_drive = |bytes| {
+        let given = spec.behaviour.give_drive(bytes, &mut config);
+        given.map_err(|fault| StackError::Profile { device: name(), fault })
     };
     if let Open::Create { bytes } = open {
         // Before a file is made that no drive of the profile fits.
-        profiled(bytes)?;
+        give_drive(bytes)?;
     }
     let medium = medium(spec, open)?;
-    let drive = profiled(medium.bytes())?;
-    Ok(Controller::new(ControllerConfig { drive, ..config }, medium))
+    give_drive(medium.bytes())?;
+    Ok(Controller::new(config, medium))
 }
 
 /// A file or block device, by io_uring.

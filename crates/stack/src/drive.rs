@@ -41,6 +41,9 @@ impl ImageDrive {
         if matches!(open, Open::Create { bytes } if bytes != self.bytes) {
             return Err(is_drive("the size, or make another drive of it with `nvmed device create --again`"));
         }
+        if spec.size_bytes.is_some_and(|bytes| bytes != self.bytes) {
+            return Err(is_drive("`size`, or make another drive of it with `nvmed device create --again`"));
+        }
         if spec.behaviour.profile.is_some() {
             return Err(is_drive("`profile`"));
         }
@@ -48,13 +51,14 @@ impl ImageDrive {
             return Err(is_drive("`latency` and `bandwidth`"));
         }
         let media = medium(spec, open)?;
-        let profile = self.profile.drive(self.bytes).map_err(|fault| StackError::Profile {
+        let given = self.profile.give_drive(self.bytes, &mut config);
+        given.map_err(|fault| StackError::Profile {
             device: DeviceSpec::Virtual(spec.clone()).to_string(),
             fault,
         })?;
+        let profile = config.drive.as_ref().expect("given above");
         let place = (Path::new(&spec.path), &media, flush(spec));
-        let drive = KeptDrive::open(place, &profile).map_err(|error| StackError::DriveFile { error })?;
-        config.drive = Some(profile);
+        let drive = KeptDrive::open(place, profile).map_err(|error| StackError::DriveFile { error })?;
         if spec.behaviour.clock.is_none() {
             config.clock = Clock::Threaded;
         }

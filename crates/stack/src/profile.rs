@@ -14,6 +14,7 @@ pub use figures::{Figures, Work};
 
 use design::Design;
 use nvmed_flash::Profile;
+use nvmed_vdev::{ControllerConfig, DriveName};
 use span::Text;
 use std::io::Read;
 
@@ -120,6 +121,20 @@ impl DriveProfile {
     /// [`ProfileFault`]: it is no size for such a drive, and which one would do.
     pub fn drive(&self, capacity_bytes: u64) -> Result<Profile, ProfileFault> {
         self.design.drive(&self.name, capacity_bytes)
+    }
+
+    /// Makes a controller that drive, and says so in its model number.
+    pub(crate) fn give_drive(
+        &self,
+        capacity_bytes: u64,
+        config: &mut ControllerConfig,
+    ) -> Result<(), ProfileFault> {
+        let built_in = BUILT_IN.iter().find(|(_, text)| *text == self.text);
+        let profile = built_in.map(|(name, _)| (*name).to_owned()).unwrap_or_default();
+        config.drive = Some(self.drive(capacity_bytes)?);
+        config.drive_name = DriveName { profile, what: self.what().to_owned() };
+        config.model = format!("nvmed {}", self.what());
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a controller is like.
 
 use crate::fault::FaultPlan;
-use nvmed_flash::{Medium, Profile};
+use nvmed_flash::{ArrayProfile, Medium, Profile};
 
 /// Entries of a submission or completion queue at most: 1 MiB and 256 KiB of a host's memory.
 pub const QUEUE_ENTRIES_MAX: u16 = 16_384;
@@ -19,6 +19,15 @@ pub enum Clock {
     /// commands; time passes by looks ([`crate::VIRTUAL_LOOK_NS`] each) and by waiting, which jumps to the next
     /// completion that is due, or to the end of the wait. For one host thread at a time.
     Virtual,
+}
+
+/// What a drive is called.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DriveName {
+    /// Name of its built-in profile; empty if it has another one.
+    pub profile: String,
+    /// What kind of drive it is, in a line.
+    pub what: String,
 }
 
 /// Properties of a controller, fixed for its life.
@@ -39,12 +48,14 @@ pub struct ControllerConfig {
     pub clock: Clock,
     /// The drive whose times commands take; without one they complete at once.
     pub drive: Option<Profile>,
+    /// What that drive is called.
+    pub drive_name: DriveName,
     /// What goes wrong; keep a clone to change it while the controller runs.
     pub faults: FaultPlan,
     /// Serial number, 1 to 20 printable ASCII characters. Absent, it is made from the medium's identity, and stays
     /// with an image.
     pub serial: Option<String>,
-    /// Model number, at most 40 ASCII characters.
+    /// Model number: of more than 40 characters the first 40.
     pub model: String,
 }
 
@@ -58,6 +69,7 @@ impl Default for ControllerConfig {
             doorbell_stride: 0,
             clock: Clock::Inline,
             drive: None,
+            drive_name: DriveName::default(),
             faults: FaultPlan::default(),
             serial: None,
             model: "nvmed virtual controller".to_owned(),
@@ -72,12 +84,17 @@ impl ControllerConfig {
         4096 << self.mdts
     }
 
+    /// The drive, if it is one of dies.
+    pub(crate) fn array(&self) -> Option<&ArrayProfile> {
+        match &self.drive.as_ref()?.medium {
+            Medium::Array(array) => Some(array),
+            _ => None,
+        }
+    }
+
     /// Bytes that the drive has, if it is one with so many: a namespace is no larger.
     pub(crate) fn drive_bytes(&self) -> u64 {
-        match self.drive.as_ref().map(|drive| &drive.medium) {
-            Some(Medium::Array(array)) => array.capacity_bytes,
-            _ => u64::MAX,
-        }
+        self.array().map_or(u64::MAX, |array| array.capacity_bytes)
     }
 
     /// # Panics

@@ -62,6 +62,9 @@ impl Controller {
         // Effects log, and extended Get Log Page data: NUMDU and LPO count.
         data.lpa = 0b110;
         data.elpe = ERROR_ENTRIES as u8 - 1;
+        let bytes = self.media.bytes();
+        let total = self.config.array().map_or(bytes, |array| array.capacity_bytes);
+        (data.tnvmcap[0], data.unvmcap[0]) = (total, total.saturating_sub(bytes));
         data.sqes = 0x66;
         data.cqes = 0x44;
         data.nn = 1;
@@ -72,6 +75,9 @@ impl Controller {
         let name = format!("nqn.2026-11.io.nvmed:{}", self.serial);
         let len = name.len().min(data.subnqn.len() - 1);
         data.subnqn[..len].copy_from_slice(&name.as_bytes()[..len]);
+        if let Some(drive) = self.drive_identity() {
+            data.vendor.copy_from_slice(drive.as_bytes());
+        }
         data
     }
 
@@ -82,7 +88,11 @@ impl Controller {
         data.lbaf[1] = LbaFormat { ms: 0, lbads: 12, rp: 0 };
         data.flbas = u8::from(self.config.lba_bytes == 4096);
         let blocks = self.lba_count();
-        (data.nsze, data.ncap, data.nuse) = (blocks, blocks, blocks);
+        (data.nsze, data.ncap, data.nuse) = (blocks, blocks, self.used_blocks().min(blocks));
+        data.nvmcap[0] = self.media.bytes();
+        if let Some(array) = self.config.array() {
+            self.tell_best_sizes(array, &mut data);
+        }
         // Deallocated blocks read as zeroes, and Write Zeroes may deallocate.
         data.dlfeat = 0b1001;
         data.eui64 = self.identity.eui64(&self.serial);
@@ -113,8 +123,10 @@ fn active_list(after: u32) -> Vec<u8> {
     bytes
 }
 
+/// A text as ASCII, padded with spaces or cut (Base 2.0, 1.4.2: ASCII strings).
 fn pad(field: &mut [u8], text: &str) {
     field.fill(b' ');
-    let len = text.len().min(field.len());
-    field[..len].copy_from_slice(&text.as_bytes()[..len]);
+    for (place, letter) in field.iter_mut().zip(text.chars()) {
+        *place = if letter == ' ' || letter.is_ascii_graphic() { letter as u8 } else { b'?' };
+    }
 }

@@ -19,6 +19,7 @@ mod doorbell;
 mod drive;
 mod drive_error;
 mod drive_file;
+mod drive_identity;
 mod error;
 mod fault;
 mod fault_text;
@@ -47,7 +48,7 @@ mod transport;
 mod volatile;
 
 pub use backing::Backing;
-pub use config::{Clock, ControllerConfig, QUEUE_ENTRIES_MAX};
+pub use config::{Clock, ControllerConfig, DriveName, QUEUE_ENTRIES_MAX};
 pub use controller::Controller;
 pub use counters::Counters;
 pub use directive::StreamUse;

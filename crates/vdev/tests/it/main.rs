@@ -6,6 +6,7 @@ mod depth;
 mod distant;
 mod drive;
 mod drive_file;
+mod drive_identity;
 mod faults;
 mod host;
 mod hostile;
