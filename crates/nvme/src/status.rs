@@ -7,6 +7,7 @@ use std::fmt;
 pub struct Status(pub u16);
 
 const DNR: u16 = 1 << 14;
+const MORE: u16 = 1 << 13;
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $sct:literal, $sc:literal, $text:literal;)*) => {
@@ -111,6 +112,12 @@ impl Status {
     #[must_use]
     pub const fn do_not_retry(self) -> Self {
         Self(self.0 | DNR)
+    }
+
+    /// With More: the error log has an entry of the command.
+    #[must_use]
+    pub const fn more(self) -> Self {
+        Self(self.0 | MORE)
     }
 
     /// Whether the command succeeded.

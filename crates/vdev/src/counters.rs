@@ -96,9 +96,12 @@ pub(crate) struct ErrorLog {
 }
 
 impl ErrorLog {
-    /// Enters a failed command; `lba` is the first block in error, 0 for commands without one.
+    /// Enters a failed command; `lba` is the first block in error, 0 of an error that is no block's. Answers the status
+    /// for its completion, which says that there is more to read here.
     #[cold]
-    pub fn push(&mut self, queue: u16, entry: &SubmissionEntry, status: Status, lba: Lba) {
+    #[must_use]
+    pub fn push(&mut self, queue: u16, entry: &SubmissionEntry, status: Status, lba: Lba) -> Status {
+        let status = status.more();
         self.count += 1;
         self.entries.truncate(ERROR_ENTRIES - 1);
         let mut error = ErrorEntry::default();
@@ -110,6 +113,7 @@ impl ErrorLog {
         error.lba = lba.0;
         error.nsid = entry.nsid;
         self.entries.push_front(error);
+        status
     }
 
     /// Errors since the controller was made.

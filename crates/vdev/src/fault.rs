@@ -155,7 +155,7 @@ pub(crate) struct Verdict {
     pub delay_ns: u64,
     pub duplicate: bool,
     pub corrupt: Option<Corrupt>,
-    /// Status, and the block that it names.
+    /// Status, and the block that it names; 0 of a command that names none.
     pub fail: Option<(Status, Lba)>,
     /// An action that ends the controller, and whether it is sticky.
     pub ends: Option<(FaultAction, bool)>,
@@ -169,8 +169,8 @@ impl Verdict {
             FaultAction::Duplicate => self.duplicate = true,
             FaultAction::Corrupt(part) => self.corrupt = Some(part),
             FaultAction::Fail(status) => {
-                let lba = rule.lba.as_ref().and_then(|range| first_of(entry, range));
-                self.fail = Some((status, lba.unwrap_or(entry.lba())));
+                let lba = first_of(entry, rule.lba.as_ref().unwrap_or(&(0..u64::MAX)));
+                self.fail = Some((status, lba.unwrap_or(Lba(0))));
             }
             FaultAction::Stop | FaultAction::Die | FaultAction::Fatal => {
                 self.ends = Some((rule.action, rule.sticky));

@@ -1,6 +1,7 @@
 //! I/O commands of the NVM command set (NVM 1.0, 3.2).
 
 use crate::controller::Controller;
+use crate::io_error::IoError;
 use crate::media::Span;
 use crate::prp::PrpWalk;
 use nvmed_dma::View;
@@ -18,29 +19,29 @@ const DIRECTIVE: u32 = 0xf << 20;
 const NSID_ALL: u32 = u32::MAX;
 
 impl Controller {
-    /// Executes one I/O command; the status goes into its completion.
+    /// Executes one I/O command: the status, which goes into its completion, and the first block in error.
     #[inline]
-    pub(crate) fn execute_io(&self, view: &View, entry: &SubmissionEntry) -> Status {
+    pub(crate) fn execute_io(&self, view: &View, entry: &SubmissionEntry) -> (Status, Lba) {
         let Some(opcode) = IoOpcode::from_code(entry.opcode) else {
-            return Status::INVALID_OPCODE.do_not_retry();
+            return (Status::INVALID_OPCODE.do_not_retry(), Lba(0));
         };
         if entry.nsid != NSID && !(opcode == IoOpcode::Flush && entry.nsid == NSID_ALL) {
-            return Status::INVALID_NAMESPACE.do_not_retry();
+            return (Status::INVALID_NAMESPACE.do_not_retry(), Lba(0));
         }
         if entry.flags != 0 {
-            return Status::INVALID_FIELD.do_not_retry();
+            return (Status::INVALID_FIELD.do_not_retry(), Lba(0));
         }
         let done = match opcode {
             IoOpcode::Read => self.read(view, entry),
             IoOpcode::Write => self.write(view, entry),
-            IoOpcode::Flush => self.media.flush(),
+            IoOpcode::Flush => self.media.flush().map_err(IoError::from),
             IoOpcode::Compare => self.compare(view, entry),
             IoOpcode::WriteZeroes => self.write_zeroes(entry),
             IoOpcode::DatasetManagement => self.dataset_management(view, entry),
         };
         match done {
-            Ok(()) => Status::SUCCESS,
-            Err(status) => status,
+            Ok(()) => (Status::SUCCESS, Lba(0)),
+            Err(IoError { status, lba }) => (status, lba),
         }
     }
 
@@ -84,23 +85,35 @@ impl Controller {
         all
     }
 
+    /// The first block that a command of changes names.
+    #[cold]
+    pub(crate) fn first_block(&self, view: &View, entry: &SubmissionEntry) -> Lba {
+        if IoOpcode::from_code(entry.opcode) != Some(IoOpcode::DatasetManagement) {
+            return entry.lba();
+        }
+        let mut list = [0; DsmRange::PER_COMMAND * size_of::<DsmRange>()];
+        let first = self.ranges(view, entry, &mut list).ok().and_then(|mut ranges| ranges.next());
+        Lba(first.map_or(0, |range| range.lba))
+    }
+
     /// The bytes of a command's range.
     #[inline]
-    fn range(&self, lba: Lba, blocks: u32) -> Result<Span, Status> {
+    fn range(&self, lba: Lba, blocks: u32) -> Result<Span, IoError> {
         let (lba, blocks) = (lba.0, u64::from(blocks));
-        let end = lba.checked_add(blocks).filter(|&end| end <= self.lba_count());
-        if end.is_none() {
-            return Err(Status::LBA_OUT_OF_RANGE.do_not_retry());
+        let count = self.lba_count();
+        if lba.checked_add(blocks).is_none_or(|end| end > count) {
+            let status = Status::LBA_OUT_OF_RANGE.do_not_retry();
+            return Err(IoError { status, lba: Lba(lba.max(count)) });
         }
         Ok(Span { offset: lba << self.lba_shift, bytes: blocks << self.lba_shift })
     }
 
     /// As [`Self::range`], for a command that transfers its range.
     #[inline]
-    fn transfer(&self, entry: &SubmissionEntry) -> Result<Span, Status> {
+    fn transfer(&self, entry: &SubmissionEntry) -> Result<Span, IoError> {
         let span = self.range(entry.lba(), entry.blocks())?;
         if span.bytes > self.config.transfer_bytes_max() {
-            return Err(Status::INVALID_FIELD.do_not_retry());
+            return Err(Status::INVALID_FIELD.do_not_retry().into());
         }
         Ok(span)
     }
@@ -112,8 +125,8 @@ impl Controller {
         &self,
         (view, entry): (&View, &SubmissionEntry),
         span: Span,
-        mut step: impl FnMut(u64, &Mapping, usize, usize) -> Result<(), Status>,
-    ) -> Result<(), Status> {
+        mut step: impl FnMut(u64, &Mapping, usize, usize) -> Result<(), IoError>,
+    ) -> Result<(), IoError> {
         let mut walk = PrpWalk::new(view, entry, span.bytes);
         let mut at = span.offset;
         let mut next = walk.next().transpose()?;
@@ -140,8 +153,8 @@ impl Controller {
         &self,
         (view, entry): (&View, &SubmissionEntry),
         span: Span,
-        mut step: impl FnMut(u64, &Mapping, usize, usize) -> Result<(), Status>,
-    ) -> Result<(), Status> {
+        mut step: impl FnMut(u64, &Mapping, usize, usize) -> Result<(), IoError>,
+    ) -> Result<(), IoError> {
         self.pieces((view, entry), span, |at, memory, host, len| {
             view.fetch(memory, host, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
             step(at, memory, host, len)
@@ -149,16 +162,37 @@ impl Controller {
     }
 
     #[inline]
-    fn read(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
+    fn read(&self, view: &View, entry: &SubmissionEntry) -> Result<(), IoError> {
         let span = self.transfer(entry)?;
         self.pieces((view, entry), span, |at, memory, host, len| {
-            self.media.read(at, memory, host, len)?;
-            view.send(memory, host, len).map_err(|_| Status::DATA_TRANSFER_ERROR)
+            self.load(at, memory, host, len)?;
+            view.send(memory, host, len).map_err(|_| Status::DATA_TRANSFER_ERROR.into())
         })
     }
 
+    /// Reads from the medium; an error is of the first block that cannot be read.
     #[inline]
-    fn write(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
+    fn load(&self, at: u64, memory: &Mapping, host: usize, len: usize) -> Result<(), IoError> {
+        let read = |len| self.media.read(at, memory, host, len);
+        read(len).map_err(|status| self.first_error(status, Span::new(at, len), read))
+    }
+
+    /// Writes to the medium; an error is of the first block that cannot be written.
+    #[inline]
+    fn store(&self, at: u64, memory: &Mapping, host: usize, len: usize) -> Result<(), IoError> {
+        let write = |len| self.media.write(at, memory, host, len);
+        write(len).map_err(|status| self.first_error(status, Span::new(at, len), write))
+    }
+
+    /// Zeroes a range of the medium; an error is of the first block that cannot be zeroed.
+    fn zero(&self, span: Span, release: bool) -> Result<(), IoError> {
+        let zero = |len| self.media.zero(Span::new(span.offset, len), release);
+        let bytes = span.bytes as usize;
+        zero(bytes).map_err(|status| self.first_error(status, span, zero))
+    }
+
+    #[inline]
+    fn write(&self, view: &View, entry: &SubmissionEntry) -> Result<(), IoError> {
         let span = self.transfer(entry)?;
         if entry.cdw12 & DIRECTIVE != 0 {
             self.streams.lock().write(entry, span.bytes)?;
@@ -167,25 +201,26 @@ impl Controller {
         if !entry.prp1.is_multiple_of(512) && self.media.wants_sectors() {
             return self.write_staged(view, entry, span);
         }
-        self.given((view, entry), span, |at, memory, host, len| self.media.write(at, memory, host, len))?;
+        self.given((view, entry), span, |at, memory, host, len| self.store(at, memory, host, len))?;
         self.end_write(entry, span)
     }
 
     #[cold]
-    fn write_staged(&self, view: &View, entry: &SubmissionEntry, span: Span) -> Result<(), Status> {
+    fn write_staged(&self, view: &View, entry: &SubmissionEntry, span: Span) -> Result<(), IoError> {
         let stage = self.stage(span.bytes)?;
         self.given((view, entry), span, |at, memory, host, len| {
             memory.copy(host, &stage, (at - span.offset) as usize, len);
             Ok(())
         })?;
-        self.media.write(span.offset, &stage, 0, span.bytes as usize)?;
+        self.store(span.offset, &stage, 0, span.bytes as usize)?;
         self.end_write(entry, span)
     }
 
     #[inline]
-    fn end_write(&self, entry: &SubmissionEntry, span: Span) -> Result<(), Status> {
+    fn end_write(&self, entry: &SubmissionEntry, span: Span) -> Result<(), IoError> {
         if entry.fua() || !self.write_cache_enabled() {
-            self.media.flush_range(span)?;
+            let flushed = self.media.flush_range(span);
+            flushed.map_err(|status| self.error_at(status, span.offset))?;
         }
         Ok(())
     }
@@ -194,19 +229,23 @@ impl Controller {
         Mapping::anonymous(bytes as usize, nvmed_sys::Pages::Base).map_err(|_| Status::INTERNAL_ERROR)
     }
 
-    fn compare(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
+    fn compare(&self, view: &View, entry: &SubmissionEntry) -> Result<(), IoError> {
         let span = self.transfer(entry)?;
         let stage = self.stage(span.bytes)?;
-        self.media.read(span.offset, &stage, 0, span.bytes as usize)?;
+        self.load(span.offset, &stage, 0, span.bytes as usize)?;
         self.given((view, entry), span, |at, memory, host, len| {
-            let same = memory.equal(host, &stage, (at - span.offset) as usize, len);
-            if same { Ok(()) } else { Err(Status::COMPARE_FAILURE.do_not_retry()) }
+            let failure = Status::COMPARE_FAILURE.do_not_retry();
+            let same = |len| {
+                let same = memory.equal(host, &stage, (at - span.offset) as usize, len);
+                if same { Ok(()) } else { Err(failure) }
+            };
+            same(len).map_err(|status| self.first_error(status, Span::new(at, len), same))
         })
     }
 
-    fn write_zeroes(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+    fn write_zeroes(&self, entry: &SubmissionEntry) -> Result<(), IoError> {
         let span = self.range(entry.lba(), entry.blocks())?;
-        self.media.zero(span, entry.deallocate())?;
+        self.zero(span, entry.deallocate())?;
         self.end_write(entry, span)
     }
 
@@ -216,7 +255,7 @@ impl Controller {
         view: &View,
         entry: &SubmissionEntry,
         list: &'a mut [u8; DsmRange::PER_COMMAND * size_of::<DsmRange>()],
-    ) -> Result<impl Iterator<Item = DsmRange> + use<'a>, Status> {
+    ) -> Result<impl Iterator<Item = DsmRange> + use<'a>, IoError> {
         let count = (entry.cdw10 & 0xff) as usize + 1;
         let bytes = count * size_of::<DsmRange>();
         self.given((view, entry), Span { offset: 0, bytes: bytes as u64 }, |at, memory, host, len| {
@@ -227,7 +266,7 @@ impl Controller {
         Ok(ranges.filter_map(|range| DsmRange::read_from_bytes(range).ok()))
     }
 
-    fn dataset_management(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
+    fn dataset_management(&self, view: &View, entry: &SubmissionEntry) -> Result<(), IoError> {
         let mut list = [0; DsmRange::PER_COMMAND * size_of::<DsmRange>()];
         let ranges: Vec<DsmRange> = self.ranges(view, entry, &mut list)?.collect();
         for range in &ranges {
@@ -237,7 +276,7 @@ impl Controller {
             return Ok(());
         }
         for range in ranges.iter().filter(|range| range.blocks > 0) {
-            self.media.zero(self.range(Lba(range.lba), range.blocks)?, true)?;
+            self.zero(self.range(Lba(range.lba), range.blocks)?, true)?;
         }
         Ok(())
     }

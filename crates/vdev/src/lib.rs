@@ -30,6 +30,7 @@ mod holder;
 mod identify;
 mod identity;
 mod io_command;
+mod io_error;
 mod kept;
 mod log;
 mod media;

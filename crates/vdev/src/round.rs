@@ -9,7 +9,6 @@ use crate::controller::{Controller, shape};
 use crate::drive::Drive;
 use crate::fault::{Corrupt, FaultAction, Verdict};
 use crate::group::{Group, Queues};
-use crate::io_command::NSID;
 use crate::outstanding::{Done, HELD_MAX, OutstandingCommand, Work};
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::time::NEVER;
@@ -105,10 +104,10 @@ impl Controller {
                 return 0;
             };
             self.foresee(sq, view);
-            let status = self.execute_io(view, &entry);
+            let (mut status, lba) = self.execute_io(view, &entry);
             sq.counters.count(&entry, self.lba_shift, status);
             if !status.is_success() {
-                self.errors.lock().push(sq.id, &entry, status, entry.lba());
+                status = self.errors.lock().push(sq.id, &entry, status, lba);
             }
             if cq.post(view, completion(sq, entry.cid, 0), status).is_err() {
                 self.fail();
@@ -151,9 +150,11 @@ impl Controller {
                 return;
             }
             let Some(Ok(entry)) = sq.fetch(view) else { return self.fail() };
-            let Some((result, status)) = self.execute_admin((view, outstanding), &entry) else { continue };
+            let Some((result, mut status)) = self.execute_admin((view, outstanding), &entry) else {
+                continue;
+            };
             if !status.is_success() {
-                self.errors.lock().push(0, &entry, status, Lba(0));
+                status = self.errors.lock().push(0, &entry, status, Lba(0));
             }
             if cq.post(view, completion(sq, entry.cid, result), status).is_err() {
                 return self.fail();
@@ -286,20 +287,26 @@ impl Controller {
         self.outstanding.fetch_sub(ended, Ordering::AcqRel);
     }
 
-    /// Executes a command; its result and status, or `None` when it stays with the controller.
+    /// Executes a command: its result, status and first block in error, or `None` when it stays with the controller.
     #[inline]
     pub(crate) fn execute(
         &self,
         cq: usize,
         queues: &mut Queues,
         command: &OutstandingCommand,
-    ) -> Option<(u32, Status)> {
+    ) -> Option<(u32, Status, Lba)> {
         let Queues { view, outstanding, .. } = queues;
         match command.work {
-            Work::Execute if cq == 0 => self.execute_admin((view, outstanding), &command.entry),
-            Work::Execute => Some((0, self.execute_io(view, &command.entry))),
-            Work::Fail(status, _) => Some((0, status)),
-            Work::Complete(result, status) => Some((result, status)),
+            Work::Execute if cq == 0 => {
+                let (result, status) = self.execute_admin((view, outstanding), &command.entry)?;
+                Some((result, status, Lba(0)))
+            }
+            Work::Execute => {
+                let (status, lba) = self.execute_io(view, &command.entry);
+                Some((0, status, lba))
+            }
+            Work::Fail(status, lba) => Some((0, status, lba)),
+            Work::Complete(result, status) => Some((result, status, Lba(0))),
         }
     }
 
@@ -307,14 +314,15 @@ impl Controller {
     /// posted.
     #[inline]
     pub(crate) fn finish(&self, cq: usize, queues: &mut Queues, command: &OutstandingCommand) -> bool {
-        let Some((result, status)) = self.execute(cq, queues, command) else { return false };
+        let Some((result, mut status, lba)) = self.execute(cq, queues, command) else { return false };
         let Queues { cq: Some(queue), sqs, view, waiting, .. } = queues else { return false };
         let Some(sq) = sqs.iter_mut().find(|sq| sq.id == command.sq_id) else { return false };
         if cq != 0 {
             sq.counters.count(&command.entry, self.lba_shift, status);
         }
         if !status.is_success() && !status.is(Status::ABORT_REQUESTED) {
-            self.log_error(cq, command, status);
+            let lba = if cq == 0 { Lba(0) } else { lba };
+            status = self.errors.lock().push(command.sq_id, &command.entry, status, lba);
         }
         let done = Done {
             sq_id: sq.id,
@@ -330,16 +338,6 @@ impl Controller {
             return false;
         }
         self.post(group, (queue, sq, view), &done)
-    }
-
-    #[cold]
-    fn log_error(&self, cq: usize, command: &OutstandingCommand, status: Status) {
-        let lba = match command.work {
-            Work::Fail(_, lba) => lba,
-            _ => command.entry.lba(),
-        };
-        let lba = if command.entry.nsid == NSID && cq != 0 { lba } else { Lba(0) };
-        self.errors.lock().push(command.sq_id, &command.entry, status, lba);
     }
 
     /// Posts a completion, for which there is room; whether it was posted.

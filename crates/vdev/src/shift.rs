@@ -376,7 +376,8 @@ impl Controller {
     /// The drive has become read-only, and did not make this write.
     #[cold]
     fn refuse(&self, cq: usize, queues: &mut Queues, slot: &Slot) -> bool {
-        let work = Work::Fail(Status::WRITE_PROTECTED.do_not_retry(), slot.command.entry.lba());
+        let lba = self.first_block(&queues.view, &slot.command.entry);
+        let work = Work::Fail(Status::WRITE_PROTECTED.do_not_retry(), lba);
         self.finish(cq, queues, &OutstandingCommand { work, ..slot.command.clone() })
     }
 

@@ -7,6 +7,7 @@ mod distant;
 mod drive;
 mod drive_file;
 mod drive_identity;
+mod error_log;
 mod faults;
 mod host;
 mod hostile;
