@@ -8,6 +8,7 @@ use crate::arbiter::Arbiter;
 use crate::controller::Controller;
 use crate::group::Due;
 use crate::kept::{DriveFlash, Kept, KeptDrive, Life, empty};
+use crate::media::Span;
 use crate::outstanding::OutstandingCommand;
 use crate::recorder::{Arrival, Recorder};
 use nvmed_flash::Profile;
@@ -37,6 +38,8 @@ pub(crate) struct Slot {
     /// A fault lets it wait for ever, and yet it takes effect.
     pub executed: bool,
     pub command: OutstandingCommand,
+    /// Ranges of a Dataset Management that arrive when this one is done, the next one last.
+    pub further: Vec<Span>,
 }
 
 /// What the drive's lock guards.

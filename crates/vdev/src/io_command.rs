@@ -45,8 +45,14 @@ impl Controller {
         }
     }
 
-    /// What a command is to a drive; `None` for one that does nothing there, since it fails.
-    pub(crate) fn drive_command(&self, view: &View, entry: &SubmissionEntry) -> Option<Command> {
+    /// What a command is to a drive; `None` for one that does nothing there, since it fails. A drive's command has one
+    /// range: of a Dataset Management the others go to `further`, the next one last.
+    pub(crate) fn drive_command(
+        &self,
+        view: &View,
+        entry: &SubmissionEntry,
+        further: &mut Vec<Span>,
+    ) -> Option<Command> {
         let opcode = IoOpcode::from_code(entry.opcode)?;
         if entry.flags != 0 || entry.nsid != NSID && !(opcode == IoOpcode::Flush && entry.nsid == NSID_ALL) {
             return None;
@@ -60,29 +66,32 @@ impl Controller {
             }
             IoOpcode::Flush => (Kind::Flush, none),
             IoOpcode::WriteZeroes => (Kind::Deallocate, self.range(entry.lba(), entry.blocks()).ok()?),
-            IoOpcode::DatasetManagement => (Kind::Deallocate, self.deallocated(view, entry).unwrap_or(none)),
+            IoOpcode::DatasetManagement => {
+                *further = self.deallocated(view, entry).ok()?;
+                (Kind::Deallocate, further.pop().unwrap_or(none))
+            }
         };
         Some(Command { kind, start: span.offset, bytes: span.bytes })
     }
 
-    /// The first range of a Dataset Management that deallocates, with what follows it without a gap: a drive's command
-    /// has one range.
-    fn deallocated(&self, view: &View, entry: &SubmissionEntry) -> Option<Span> {
-        if entry.cdw11 & DsmRange::DEALLOCATE == 0 {
-            return None;
-        }
+    /// What a Dataset Management deallocates, the highest first; what touches or overlaps is one.
+    #[cold]
+    fn deallocated(&self, view: &View, entry: &SubmissionEntry) -> Result<Vec<Span>, IoError> {
         let mut list = [0; DsmRange::PER_COMMAND * size_of::<DsmRange>()];
-        let ranges = self.ranges(view, entry, &mut list).ok()?;
-        let mut all: Option<Span> = None;
-        for range in ranges.filter(|range| range.blocks > 0) {
-            let next = self.range(Lba(range.lba), range.blocks).ok()?;
-            match &mut all {
-                None => all = Some(next),
-                Some(before) if before.end() == next.offset => before.bytes += next.bytes,
-                Some(_) => break,
+        let ranges = self.ranges(view, entry, &mut list)?;
+        let spans: Result<Vec<Span>, IoError> =
+            ranges.map(|range| self.range(Lba(range.lba), range.blocks)).collect();
+        let mut spans = spans?;
+        spans.retain(|span| span.bytes > 0 && entry.cdw11 & DsmRange::DEALLOCATE != 0);
+        spans.sort_unstable_by_key(|span| std::cmp::Reverse(span.offset));
+        spans.dedup_by(|lower, higher| {
+            let touches = higher.offset <= lower.end();
+            if touches {
+                *higher = Span { offset: lower.offset, bytes: lower.end().max(higher.end()) - lower.offset };
             }
-        }
-        all
+            touches
+        });
+        Ok(spans)
     }
 
     /// The first block that a command of changes names.
@@ -267,17 +276,7 @@ impl Controller {
     }
 
     fn dataset_management(&self, view: &View, entry: &SubmissionEntry) -> Result<(), IoError> {
-        let mut list = [0; DsmRange::PER_COMMAND * size_of::<DsmRange>()];
-        let ranges: Vec<DsmRange> = self.ranges(view, entry, &mut list)?.collect();
-        for range in &ranges {
-            self.range(Lba(range.lba), range.blocks)?;
-        }
-        if entry.cdw11 & DsmRange::DEALLOCATE == 0 {
-            return Ok(());
-        }
-        for range in ranges.iter().filter(|range| range.blocks > 0) {
-            self.zero(self.range(Lba(range.lba), range.blocks)?, true)?;
-        }
-        Ok(())
+        let spans = self.deallocated(view, entry)?;
+        spans.iter().rev().try_for_each(|&span| self.zero(span, true))
     }
 }

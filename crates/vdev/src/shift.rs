@@ -13,7 +13,7 @@ use crate::group::Queues;
 use crate::outstanding::{HELD_MAX, OutstandingCommand, Work};
 use crate::round::FORESEEN_BYTES;
 use crate::time::NEVER;
-use nvmed_flash::{Completion, Kind, Ticket};
+use nvmed_flash::{Command, Completion, Kind, Ticket};
 use nvmed_nvme::{AsyncEvent, IoOpcode, Status, SubmissionEntry};
 use nvmed_sys::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -260,6 +260,9 @@ impl<'a> Shift<'a> {
             recorder.due(done.time, done.ticket);
         }
         let Some(slot) = self.state.slots.get_mut(done.ticket.0 as usize) else { return };
+        if slot.live && !slot.further.is_empty() {
+            return self.state.go_on(done);
+        }
         if !std::mem::take(&mut slot.live) {
             return;
         }
@@ -346,9 +349,9 @@ impl Controller {
         };
         let lost = verdict.dropped.is_some() || verdict.ends.is_some();
         let delay_ns = if lost { NEVER } else { verdict.delay_ns };
-        let slot =
-            Slot { live: true, cq: cq as u16, delay_ns, executed: verdict.dropped == Some(true), command };
-        let Some(wanted) = self.drive_command(&queues.view, entry) else {
+        let executed = verdict.dropped == Some(true);
+        let mut slot = Slot { live: true, cq: cq as u16, delay_ns, executed, command, further: Vec::new() };
+        let Some(wanted) = self.drive_command(&queues.view, entry, &mut slot.further) else {
             if delay_ns > 0 {
                 self.hold_back(cq, queues, &slot, time_ns);
                 self.end_by(&verdict);
@@ -360,15 +363,7 @@ impl Controller {
             // Its data is on its way to the processor when it is due.
             self.media.foresee(wanted.start, (wanted.bytes as usize).min(FORESEEN_BYTES));
         }
-        let ticket = state.flash.arrive(time_ns, &wanted);
-        if let Some(recorder) = &mut state.recorder {
-            recorder.arrived(state.flash.now(), wanted, ticket);
-        }
-        let Ticket(at) = ticket;
-        match state.slots.get_mut(at as usize) {
-            Some(place) => *place = slot,
-            None => state.grow(at as usize, slot),
-        }
+        state.arrive(time_ns, wanted, slot);
         self.end_by(&verdict);
         false
     }
@@ -396,12 +391,40 @@ impl Controller {
 }
 
 impl DriveState {
+    /// A command arrives at the drive, which has room for it.
+    #[inline]
+    fn arrive(&mut self, time_ns: u64, wanted: Command, slot: Slot) {
+        let ticket = self.flash.arrive(time_ns, &wanted);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.arrived(self.flash.now(), wanted, ticket);
+        }
+        let Ticket(at) = ticket;
+        match self.slots.get_mut(at as usize) {
+            Some(place) => *place = slot,
+            None => self.grow(at as usize, slot),
+        }
+    }
+
+    /// A range of a Dataset Management is done, and the next one arrives in its place.
+    #[cold]
+    fn go_on(&mut self, done: Completion) {
+        let done_slot = &mut self.slots[done.ticket.0 as usize];
+        let mut further = std::mem::take(&mut done_slot.further);
+        let Some(span) = further.pop() else { return };
+        let slot = Slot { further, command: done_slot.command.clone(), ..*done_slot };
+        // The next one may have another ticket.
+        done_slot.live = false;
+        let wanted = Command { kind: Kind::Deallocate, start: span.offset, bytes: span.bytes };
+        self.arrive(done.time, wanted, slot);
+    }
+
     /// Puts a command where no ticket has led yet.
     #[cold]
     fn grow(&mut self, at: usize, slot: Slot) {
         debug_assert!(at < self.slots.capacity(), "a ticket is below the profile's number of commands");
         while self.slots.len() < at {
-            self.slots.push(Slot { live: false, command: slot.command.clone(), ..slot });
+            let (command, further) = (slot.command.clone(), Vec::new());
+            self.slots.push(Slot { live: false, command, further, ..slot });
         }
         self.slots.push(slot);
     }

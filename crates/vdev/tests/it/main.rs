@@ -2,6 +2,7 @@
 
 mod arbitration;
 mod conformance;
+mod deallocate;
 mod depth;
 mod distant;
 mod drive;
