@@ -21,7 +21,7 @@ const COMMANDS: [Ability; 9] = [
     (1, "write uncorrectable"),
     (2, "discard (dataset management)"),
     (3, "write zeroes"),
-    (4, "saved features"),
+    (4, "save and select of features"),
     (5, "reservations"),
     (6, "timestamp"),
     (7, "verify"),

@@ -27,7 +27,7 @@ impl LogPage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ErrorEntry {
-    /// Number of errors since the controller was made; 0 is an empty entry.
+    /// The error's number, over the controller's life; 0 is an empty entry.
     pub count: u64,
     /// Submission queue of the command.
     pub sq_id: u16,

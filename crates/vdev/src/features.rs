@@ -22,7 +22,7 @@ const SELECT_CURRENT: u32 = 0;
 const SELECT_DEFAULT: u32 = 1;
 const SELECT_SAVED: u32 = 2;
 const SELECT_CAPABILITIES: u32 = 3;
-/// Supported Capabilities: changeable.
+/// Supported Capabilities of every feature: changeable; not saveable, and not of a namespace.
 const CHANGEABLE: u32 = 1 << 2;
 
 /// Current values, by identifier; and those that have an index of their own.
@@ -106,6 +106,7 @@ impl Controller {
 
     pub(crate) fn set_feature(&self, entry: &SubmissionEntry) -> Result<u32, Status> {
         let id = self.feature(entry)?;
+        // ONCS bit 4 says that the Save field is looked at, and Supported Capabilities that no feature is saveable.
         if entry.cdw10 >> 31 != 0 {
             return Err(Status::FEATURE_NOT_SAVEABLE.do_not_retry());
         }

@@ -70,7 +70,8 @@ impl Controller {
         data.nn = 1;
         data.oncs = IdentifyController::ONCS_COMPARE
             | IdentifyController::ONCS_DSM
-            | IdentifyController::ONCS_WRITE_ZEROES;
+            | IdentifyController::ONCS_WRITE_ZEROES
+            | IdentifyController::ONCS_SAVE_AND_SELECT;
         data.vwc = u8::from(self.media.has_write_cache());
         let name = format!("nqn.2026-11.io.nvmed:{}", self.serial);
         let len = name.len().min(data.subnqn.len() - 1);

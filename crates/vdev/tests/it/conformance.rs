@@ -135,6 +135,40 @@ fn features_are_set_read_and_refused() {
 }
 
 #[test]
+fn a_features_values_are_selected_and_none_is_saved() {
+    const SELECT_SAVE: u8 = 1 << 4;
+    let mut host = host();
+    assert!(host.admin(with_page(&host, 6, 0, 1)).status().is_success());
+    assert_eq!(page(&host)[520] & SELECT_SAVE, SELECT_SAVE, "ONCS says so");
+    // Feature, its default, and another value.
+    for (id, default, other) in [
+        (1, 0, 0x0102_0304),
+        (4, 343, 400),
+        (5, 0, 77),
+        (8, 0, 0x203),
+        (9, 3, 3 | 1 << 16),
+        (0x0b, 0xff, 0x1ff),
+    ] {
+        // An index, of the feature that has a value a vector.
+        let index = if id == 9 { 3 } else { 0 };
+        let mut get = |select: u32| host.admin(admin(0x0a, id | select << 8, index));
+        let [current, default_value, saved, capabilities] = [0, 1, 2, 3].map(|select| get(select).result);
+        assert_eq!((current, default_value, saved), (default, default, default), "feature {id:x}h");
+        assert_eq!(capabilities, 0b100, "feature {id:x}h is changeable and not saveable");
+        assert!((4..8).all(|select| get(select).status().is(Status::INVALID_FIELD)), "feature {id:x}h");
+        let refused = host.admin(admin(9, id | 1 << 31, other)).status();
+        assert!(refused.is(Status::FEATURE_NOT_SAVEABLE), "feature {id:x}h: {refused}");
+        assert_eq!(host.admin(admin(0x0a, id, index)).result, default, "feature {id:x}h is as it was");
+        assert!(host.admin(admin(9, id, other)).status().is_success(), "feature {id:x}h");
+        let mut get = |select: u32| host.admin(admin(0x0a, id | select << 8, index)).result;
+        assert_eq!([0, 1, 2].map(&mut get), [other, default, default], "feature {id:x}h");
+    }
+    host.device.write32(register::CC, 0);
+    host.enable();
+    assert_eq!(host.admin(admin(0x0a, 1, 0)).result, 0, "a reset ends what was not saved");
+}
+
+#[test]
 fn io_commands_check_everything_before_they_touch_anything() {
     let mut host = host();
     let blocks = BYTES / 512;
