@@ -133,8 +133,11 @@ impl Controller {
     #[must_use]
     pub fn with_kept_drive(config: ControllerConfig, media: Media, drive: KeptDrive) -> Arc<Self> {
         let profile = config.drive.as_ref().expect("a kept drive has a profile");
+        let error_entries = drive.kept.life.error_entries;
         let drive = Box::new(Drive::kept(profile, drive));
-        Self::over(config, media, Some(drive))
+        let controller = Self::over(config, media, Some(drive));
+        *controller.errors.lock() = ErrorLog::after(error_entries);
+        controller
     }
 
     fn over(config: ControllerConfig, media: Media, drive: Option<Box<Drive>>) -> Arc<Self> {

@@ -96,6 +96,11 @@ pub(crate) struct ErrorLog {
 }
 
 impl ErrorLog {
+    /// The log of a drive that has had so many entries before.
+    pub(crate) fn after(count: u64) -> Self {
+        Self { entries: VecDeque::new(), count }
+    }
+
     /// Enters a failed command; `lba` is the first block in error, 0 of an error that is no block's. Answers the status
     /// for its completion, which says that there is more to read here.
     #[cold]
@@ -116,7 +121,7 @@ impl ErrorLog {
         status
     }
 
-    /// Errors since the controller was made.
+    /// Entries since the controller was made, or over a kept drive's life.
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -163,7 +163,8 @@ impl Controller {
 
     /// A life until the controller was made, and since.
     pub(crate) fn lived(&self, before: Life) -> Life {
-        before.with(&self.counters(), self.made.elapsed().as_secs())
+        let error_entries = self.errors.lock().count();
+        before.with(&self.counters(), error_entries, self.made.elapsed().as_secs())
     }
 
     /// Lets the drive rest: what it does is finished and kept.

@@ -39,6 +39,8 @@ pub struct Life {
     pub bytes_written: u64,
     /// Commands whose data could not be read or kept.
     pub media_errors: u64,
+    /// Entries that its error log ever had.
+    pub error_entries: u64,
 }
 
 impl Life {
@@ -58,7 +60,7 @@ impl Life {
             counts.programs,
             counts.page_reads,
             counts.erases,
-            0,
+            self.error_entries,
             0,
         ]
     }
@@ -73,6 +75,7 @@ impl Life {
             bytes_read: words[5],
             bytes_written: words[6],
             media_errors: words[7],
+            error_entries: words[14],
         };
         let mut counts = Counts::default();
         counts.host_units = words[8];
@@ -84,9 +87,11 @@ impl Life {
         (life, counts)
     }
 
-    /// With what a controller has counted since it was made, so many seconds ago.
-    pub(crate) fn with(self, counters: &Counters, seconds: u64) -> Self {
+    /// With what a controller has counted since it was made, so many seconds ago, and the entries of its error log,
+    /// which goes on counting.
+    pub(crate) fn with(self, counters: &Counters, error_entries: u64, seconds: u64) -> Self {
         Self {
+            error_entries,
             seconds: self.seconds + seconds,
             reads: self.reads + counters.reads + counters.compares,
             writes: self.writes + counters.writes,

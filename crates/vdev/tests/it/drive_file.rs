@@ -6,7 +6,7 @@ use nvmed_dma::Transport;
 use nvmed_flash::{
     ArrayProfile, BlockKind, Command, Flash, Kind, Medium, Profile, Rate, TranslationProfile, UNIT_BYTES,
 };
-use nvmed_nvme::{DriveLog, LogPage, SmartLog, SubmissionEntry, register};
+use nvmed_nvme::{DriveLog, ErrorEntry, LogPage, SmartLog, Status, SubmissionEntry, register};
 use nvmed_vdev::{
     Controller, ControllerConfig, DriveFile, DriveFileError, FileOptions, Flush, KeptDrive, LIFE_COUNTERS,
     Media,
@@ -373,4 +373,29 @@ fn a_drives_life_is_told_over_all_its_times() {
     assert_eq!(write_units(&mut fifth, 0..0), [40_081, 5, 2]);
     let after: DriveLog = log(&mut fifth, LogPage::DRIVE);
     assert_eq!((after.host_units, after.erases_max > 0), (40_081, true));
+}
+
+#[test]
+fn errors_are_numbered_over_all_times_of_a_drive() {
+    let place = Place::new("errors");
+    let image = place.image();
+    // A read behind the end, whose entry has that number; and as many entries SMART tells of.
+    let fail = |host: &mut Host, number: u64| {
+        let beyond = host.data(2, u64::MAX - 8, 8, 4096);
+        assert!(host.io(beyond).status().is(Status::LBA_OUT_OF_RANGE));
+        assert_eq!(log::<ErrorEntry>(host, LogPage::ERROR).count, number);
+        assert_eq!(log::<SmartLog>(host, LogPage::SMART).error_entries[0], number);
+    };
+    let mut first = host(&image, |media| {
+        KeptDrive::create((&image, media, Flush::Process), (&profile(), TEXT), false).unwrap()
+    });
+    fail(&mut first, 1);
+    fail(&mut first, 2);
+    drop(first);
+    let mut second = reopen(&image);
+    fail(&mut second, 3);
+    let flush = SubmissionEntry { opcode: 0, nsid: 1, ..Default::default() };
+    assert!(second.io(flush).status().is_success());
+    std::mem::forget(second);
+    fail(&mut reopen(&image), 4);
 }
