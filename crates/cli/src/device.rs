@@ -126,6 +126,7 @@ fn facts(profile: &DriveProfile, drive: &Profile, array: &ArrayProfile, figures:
             "erase_ns": kind.erase_ns, "endurance_cycles": kind.endurance,
         })
     });
+    let cached = array.translation.as_ref().and_then(|layer| layer.map_cache).map(|cache| cache.bytes);
     let facts = json!({
         "profile": profile.name(), "what": profile.what(), "source": profile.source(),
         "capacity_bytes": array.capacity_bytes, "raw_bytes": raw_bytes(array),
@@ -133,6 +134,7 @@ fn facts(profile: &DriveProfile, drive: &Profile, array: &ArrayProfile, figures:
         "channels": array.channels, "chips_per_channel": array.chips, "dies_per_chip": array.dies,
         "planes_per_die": array.planes, "registers_per_plane": array.registers, "blocks": blocks.collect::<Vec<_>>(),
         "read_4k_ns": figures.read_ns, "write_4k_ns": figures.write_ns,
+        "map_cache_bytes": cached, "map_pages_bytes": array.map_pages() * UNIT_BYTES,
         "random_read_bytes_per_s": figures.rate(Work::RandomRead),
         "random_write_bytes_per_s": figures.rate(Work::RandomWrite),
         "stream_read_bytes_per_s": figures.rate(Work::StreamRead),
@@ -183,6 +185,11 @@ fn page(profile: &DriveProfile, drive: &Profile, array: &ArrayProfile, figures: 
         "controller",
         &format!("{commands} commands at once, {command} each{}{sleep}", buffer.unwrap_or_default()),
     );
+    if let Some(cache) = array.translation.as_ref().and_then(|translation| translation.map_cache) {
+        let (bytes, map_bytes) = (cache.pages() * UNIT_BYTES, array.map_pages() * UNIT_BYTES);
+        let part = (bytes as f64 / map_bytes as f64 * 100.0).min(100.0);
+        line("map", &format!("in flash; {} of {} in memory, {part:.1} %", size(bytes), size(map_bytes)));
+    }
     line("alone", &format!("4 KiB read {}, 4 KiB write {}", time(figures.read_ns), time(figures.write_ns)));
     line(
         "saturated",

@@ -38,6 +38,8 @@ pub(crate) enum Owner {
     Row(u32),
     /// A page that is moved, by its first unit.
     Copy(u32),
+    /// A page of the map.
+    MapPage(u32),
     /// An erase of a block.
     Erase(u32),
 }

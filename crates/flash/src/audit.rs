@@ -10,7 +10,8 @@ use crate::fifo::NONE;
 use crate::layer::{HOST, Layer, MOVED, SLOT, UNMAPPED};
 use crate::profile::tests::small;
 use crate::profile::{
-    ArrayProfile, Medium, Profile, ProfileError, TranslationProfile, UNIT_BYTES, Victim, Wear,
+    ArrayProfile, MapCacheProfile, Medium, Profile, ProfileError, TranslationProfile, UNIT_BYTES, Victim,
+    Wear,
 };
 use crate::tables::{Tables, Words};
 use std::collections::HashMap;
@@ -18,9 +19,10 @@ use std::collections::HashMap;
 impl<W: Words> Layer<W> {
     /// Checks that all that is said twice is said once.
     fn audit(&mut self) {
-        for unit in 0..self.map.len() as u32 {
+        for unit in 0..self.logical {
             self.check_unit(unit, self.map[unit as usize]);
         }
+        self.audit_map_pages();
         self.audit_owners();
         (0..self.groups.len()).for_each(|group| self.audit_group(group));
         self.audit_buffer();
@@ -138,7 +140,12 @@ impl<W: Words> Layer<W> {
         assert!(self.blocks.iter().all(|block| block.programs == 0), "programs that stay");
         // Moved units that fill no program wait for the next victim.
         let readers = self.blocks.iter().map(|block| block.readers as usize).sum::<usize>();
-        assert_eq!(readers, self.groups.iter().map(|group| group.moved.len()).sum(), "readers that stay");
+        assert_eq!(
+            readers,
+            self.groups.iter().flat_map(|group| &group.moved).map(|moved| moved.len()).sum(),
+            "readers that stay"
+        );
+        assert!(self.map_cache.as_ref().is_none_or(|cache| cache.is_at_rest()), "map pages that wait");
         assert!(self.busy_slots == 0 && !self.buffer.has_promised(), "slots that stay");
         assert!(
             self.groups.iter().all(|group| group.reading == 0 && group.in_rows == 0 && group.erasing == 0)
@@ -258,6 +265,11 @@ impl Life {
     }
 }
 
+fn map_cache(dice: &mut SplitMix) -> MapCacheProfile {
+    let (pages, entries) = (1 + dice.below(6), 1 + dice.below(24));
+    MapCacheProfile { bytes: pages * UNIT_BYTES, entry_bytes: (UNIT_BYTES / entries) as u32 }
+}
+
 fn translation(dice: &mut SplitMix) -> TranslationProfile {
     TranslationProfile {
         buffer_bytes: [0, 2 << 20][dice.below(2) as usize],
@@ -268,6 +280,7 @@ fn translation(dice: &mut SplitMix) -> TranslationProfile {
         wear: [Wear::Off, Wear::Simple, Wear::Full { spread: 2 }][dice.below(3) as usize],
         bad_ppm: 50_000 * dice.below(2) as u32,
         seed: dice.below(u64::MAX),
+        map_cache: [None, Some(map_cache(dice))][dice.below(2) as usize],
     }
 }
 
@@ -284,7 +297,12 @@ fn full(dice: &mut SplitMix) -> ArrayProfile {
         kind.pages_per_program = [1, 1, 3][dice.below(3) as usize];
         kind.erase_ns = [100_000, 3_000_000][dice.below(2) as usize];
     }
-    array.translation = Some(translation(dice));
+    let translation = translation(dice);
+    if translation.map_cache.is_some() {
+        // A group keeps more of them.
+        array.blocks.iter_mut().for_each(|kind| kind.per_plane += 4);
+    }
+    array.translation = Some(translation);
     array.capacity_bytes = u64::from(array.planes_total()) * array.plane_units() * UNIT_BYTES;
     loop {
         let profile = Profile { commands: 1, medium: Medium::Array(Box::new(array.clone())) };

@@ -34,6 +34,8 @@ pub(crate) struct Block {
     /// Programs that have not ended.
     pub programs: u32,
     pub next_row: u32,
+    /// Wear is not looked at after its next erase.
+    pub is_calm: bool,
     /// How many programs the drive had made when this block was closed.
     pub closed_at: u64,
     /// Neighbours in the list of closed blocks with as many valid units.

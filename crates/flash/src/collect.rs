@@ -3,9 +3,9 @@
 use crate::array::{Act, Array, Class, Op, Owner};
 use crate::blocks::State;
 use crate::fifo::NONE;
-use crate::layer::{Layer, MOVED};
+use crate::layer::{Layer, MAP, MOVED};
 use crate::profile::{UNIT_BYTES, Victim, Wear};
-use crate::room::{HOST_FLOOR, held_and_usable, mix};
+use crate::room::mix;
 use crate::tables::Words;
 
 impl<W: Words> Layer<W> {
@@ -19,7 +19,7 @@ impl<W: Words> Layer<W> {
     /// What is read for a host's write that waits is as urgent as that. Programs are not: those of one block keep their
     /// order.
     fn class(&self, group: usize) -> Class {
-        if self.groups[group].free.len() <= HOST_FLOOR { Class::Host } else { Class::Layer }
+        if self.groups[group].free.len() <= self.profile.floor() { Class::Host } else { Class::Layer }
     }
 
     /// Goes on with the collection of a group.
@@ -48,7 +48,10 @@ impl<W: Words> Layer<W> {
     fn choose_victim(&mut self, number: usize) -> bool {
         if !self.wants(number) {
             let cold = self.coldest(number);
-            cold.into_iter().for_each(|block| self.begin_victim(number, block));
+            if let Some(block) = cold {
+                self.begin_victim(number, block);
+                self.blocks[block as usize].is_calm |= self.map_cache.is_some();
+            }
             return cold.is_some();
         }
         let shape = self.geometry.shape_of_group(number);
@@ -140,7 +143,8 @@ impl<W: Words> Layer<W> {
         for unit in first..first + page_units {
             let owner = self.owners[unit as usize];
             if owner != NONE {
-                self.groups[group].moved.push_back((owner, unit));
+                let is_map_page = self.is_map_page(owner);
+                self.groups[group].moved[usize::from(is_map_page)].push_back((owner, unit));
                 self.blocks[place.block as usize].readers += 1;
             }
         }
@@ -149,17 +153,25 @@ impl<W: Words> Layer<W> {
 
     /// Programs what was read, a row at a time; what does not fill one only if it must not wait.
     fn program_moved(&mut self, number: usize, array: &mut Array, padded: bool) {
+        self.program_moved_of(number, MOVED, array, padded);
+        if self.map_cache.is_some() {
+            self.program_moved_of(number, MAP, array, padded);
+        }
+    }
+
+    fn program_moved_of(&mut self, number: usize, stream: usize, array: &mut Array, padded: bool) {
         let row_units = self.geometry.shape_of_group(number).row_units;
+        let list = usize::from(stream == MAP);
         loop {
-            let there = self.groups[number].moved.len() as u32;
+            let there = self.groups[number].moved[list].len() as u32;
             if there == 0 || there < row_units && !padded {
                 return;
             }
-            let Some(row) = self.new_row(number, MOVED) else { return };
+            let Some(row) = self.new_row(number, stream) else { return };
             let count = there.min(row_units);
             let begin = row as usize * self.row_units_max;
             for at in 0..count as usize {
-                let Some(copy) = self.groups[number].moved.pop_front() else { break };
+                let Some(copy) = self.groups[number].moved[list].pop_front() else { break };
                 self.row_units[begin + at] = copy;
             }
             self.groups[number].in_rows += count;
@@ -198,8 +210,8 @@ impl<W: Words> Layer<W> {
         self.counts.erases += 1;
         self.room_changes += 1;
         self.groups[number].erasing -= 1;
-        self.groups[number].has_erased = true;
         let entry = &mut self.blocks[block as usize];
+        self.groups[number].has_erased |= !entry.is_calm;
         entry.erases += 1;
         entry.next_row = 0;
         let is_worn = entry.erases >= endurance && !is_read_only;
@@ -234,6 +246,7 @@ impl<W: Words> Layer<W> {
         let is_good = |block: &u32| self.blocks[*block as usize].state != State::Bad;
         let good = self.geometry.blocks_of(number).filter(is_good).count() as u64;
         let shape = self.geometry.shape_of_group(number);
-        self.usable = self.usable - held_and_usable(shape, good + 1).1 + held_and_usable(shape, good).1;
+        self.usable = self.usable - self.profile.held_and_usable(shape, good + 1).1
+            + self.profile.held_and_usable(shape, good).1;
     }
 }

@@ -36,6 +36,10 @@ pub(crate) struct Contents {
     pub written: HashMap<u32, Vec<Content>>,
     writes: u64,
     reading: Vec<Reading>,
+    /// Entries of map pages, by the number of the write, as they were when it was begun.
+    entries: HashMap<u64, Vec<u32>>,
+    /// The write of each map page that is in a program.
+    leaving: HashMap<u32, u64>,
     /// Checks of what was read.
     pub checks: u64,
 }
@@ -52,6 +56,8 @@ impl Contents {
             written: HashMap::new(),
             writes: 0,
             reading: Vec::new(),
+            entries: HashMap::new(),
+            leaving: HashMap::new(),
             checks: 0,
         }
     }
@@ -77,6 +83,7 @@ impl Contents {
         }
         let content = match from & SLOT {
             0 => self.flash[from as usize].expect("what is moved is still there"),
+            _ if self.leaving.contains_key(&unit) => (unit, self.leaving.remove(&unit).expect("it is there")),
             _ => self.slots[&(from & !SLOT)],
         };
         assert_eq!(content.0, unit, "what is programmed as unit {unit} has another one's bytes");
@@ -153,6 +160,10 @@ impl<W: Words> Layer<W> {
                 let filled = self.buffer.slots[slot as usize].unit;
                 self.check_unit(filled, unit);
             }
+            Owner::MapPage(page) => {
+                let there = self.contents.flash[unit as usize].map(|(of, _)| of);
+                assert_eq!(there, Some(self.logical + page), "a map page is read where it is");
+            }
             Owner::Copy(page) => {
                 assert_eq!(page, first);
                 for unit in first..first + page_units {
@@ -166,6 +177,48 @@ impl<W: Words> Layer<W> {
             _ => {}
         }
         self.contents.read(owner, plane, first, page_units);
+    }
+
+    /// A map page is written out: what it has from then on.
+    pub(crate) fn write_map_page(&mut self, page: u32) {
+        let entries = self.entries_of(page);
+        let contents = &mut self.contents;
+        contents.writes += 1;
+        contents.entries.insert(contents.writes, entries);
+        contents.leaving.insert(self.logical + page, contents.writes);
+    }
+
+    /// The entries of a map page, as they should be in flash.
+    fn entries_of(&self, page: u32) -> Vec<u32> {
+        let entries = self.profile.map_cache.map_or(0, |cache| cache.entries() as u32);
+        let units = page * entries..((page + 1) * entries).min(self.logical);
+        let mut words = vec![0; units.len()];
+        self.map_words(units.start as usize, &mut words);
+        words
+    }
+
+    /// Each map page that is neither dirty nor late has in flash what the map says.
+    pub(crate) fn audit_map_pages(&mut self) {
+        let Some(cache) = &self.map_cache else { return };
+        cache.audit();
+        for number in 0..cache.pages.len() as u32 {
+            let page = &cache.pages[number as usize];
+            if page.is_late || page.is_dirty || page.is_leaving {
+                continue;
+            }
+            let entries = self.entries_of(number);
+            let unit = self.logical + number;
+            match self.map[unit as usize] {
+                UNMAPPED => {
+                    assert!(entries.iter().all(|&entry| entry == UNMAPPED), "map page {number} is nowhere")
+                }
+                place => {
+                    let (of, write) = self.contents.flash[place as usize].expect("a map page is somewhere");
+                    assert_eq!((of, &self.contents.entries[&write]), (unit, &entries), "map page {number}");
+                }
+            }
+            self.contents.checks += 1;
+        }
     }
 
     /// The physical unit that a power cut leaves of a unit, and what it has.

@@ -222,8 +222,23 @@ impl<W: Words> Drive<W> {
         }
     }
 
+    /// A command is looked at.
+    #[inline]
     fn start(&mut self, now: u64, command: u32) {
-        let Command { kind, start, bytes } = self.commands[command as usize].command;
+        self.translate(now, command, 0);
+    }
+
+    /// Begins a command when it has what it needs of the map, of which it looks up what is from a page on.
+    #[inline]
+    fn translate(&mut self, now: u64, command: u32, from: u32) {
+        let what = self.commands[command as usize].command;
+        if self.layer.as_mut().is_none_or(|layer| layer.look_up(command, &what, from)) {
+            self.begin(now, command, what);
+        }
+    }
+
+    fn begin(&mut self, now: u64, command: u32, what: Command) {
+        let Command { kind, start, bytes } = what;
         match (kind, &mut self.layer) {
             (Kind::Read, _) if bytes > 0 => self.read(now, command, (start, bytes)),
             (Kind::Write { .. }, None) if bytes > 0 => self.receive(now, command, bytes),
@@ -303,8 +318,18 @@ impl<W: Words> Drive<W> {
     fn read_done(&mut self, now: u64, op: Op) {
         match (op.owner, &mut self.layer) {
             (Owner::Piece(command), _) => self.send(now, command, op.bytes.into()),
-            (owner, Some(layer)) => layer.read_done(owner),
+            (owner, Some(layer)) => {
+                layer.read_done(owner);
+                self.go_on(now);
+            }
             (_, None) => {}
+        }
+    }
+
+    /// Begins what has waited for the map.
+    fn go_on(&mut self, now: u64) {
+        while let Some((command, from)) = self.layer.as_mut().and_then(Layer::next_translated) {
+            self.translate(now, command, from);
         }
     }
 

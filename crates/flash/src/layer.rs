@@ -9,9 +9,10 @@ use crate::blocks::{Block, ByValid, FreeBlocks, State};
 use crate::buffer::{Buffer, Stage};
 use crate::fifo::{Fifo, NONE};
 use crate::geometry::{Geometry, Place};
+use crate::map_cache::MapCache;
 use crate::profile::{ArrayProfile, ProfileError, TranslationProfile, UNIT_BYTES};
 use crate::record::Records;
-use crate::room::{STREAMS, held_and_usable};
+use crate::room::STREAMS;
 use crate::tables::{Tables, Words};
 use std::collections::VecDeque;
 
@@ -23,6 +24,8 @@ pub(crate) const UNMAPPED: u32 = SLOT - 1;
 pub(crate) const HOST: usize = 0;
 /// The stream of what is moved.
 pub(crate) const MOVED: usize = 1;
+/// The stream of pages of the map, written or moved.
+pub(crate) const MAP: usize = 2;
 
 /// Units that a drive has written, and why, since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,10 +39,18 @@ pub struct Counts {
     pub programmed_units: u64,
     /// Programs.
     pub programs: u64,
-    /// Pages that were read, for the host or to be moved.
+    /// Pages that were read, for the host or to be moved, or of the map.
     pub page_reads: u64,
     /// Erases.
     pub erases: u64,
+    /// Uses of map pages that were in the map cache, or had no entries.
+    pub map_hits: u64,
+    /// Uses of map pages that were not.
+    pub map_misses: u64,
+    /// Map pages that were read.
+    pub map_reads: u64,
+    /// Map pages that were written, without those that were moved.
+    pub map_writes: u64,
 }
 
 impl Counts {
@@ -75,8 +86,8 @@ pub(crate) struct Group {
     pub page: u32,
     /// Pages of it that are being read.
     pub reading: u32,
-    /// Units that were read: logical unit and where it was.
-    pub moved: VecDeque<(u32, u32)>,
+    /// Units that were read, the host's and pages of the map: logical unit and where it was.
+    pub moved: [VecDeque<(u32, u32)>; 2],
     /// Units of them that are in programs.
     pub in_rows: u32,
     /// Blocks that were read and are not erased yet, since units of theirs are not elsewhere.
@@ -98,7 +109,7 @@ impl Group {
             victim: None,
             page: 0,
             reading: 0,
-            moved: VecDeque::new(),
+            moved: Default::default(),
             in_rows: 0,
             drained: Vec::new(),
             erasing: 0,
@@ -114,7 +125,8 @@ impl Group {
 
     /// Units that are on their way, at most.
     pub fn moving(&self, page_units: u32) -> u32 {
-        self.reading * page_units + self.moved.len() as u32 + self.in_rows
+        let moved = self.moved.iter().map(|units| units.len() as u32).sum::<u32>();
+        self.reading * page_units + moved + self.in_rows
     }
 }
 
@@ -139,7 +151,6 @@ pub(crate) struct Row {
     pub block: u32,
     /// Physical unit of its first one.
     pub first: u32,
-    pub stream: u8,
 }
 
 #[derive(Debug)]
@@ -147,8 +158,12 @@ pub(crate) struct Layer<W> {
     pub(crate) profile: TranslationProfile,
     pub(crate) geometry: Geometry,
     sector_bytes: u64,
+    /// Units of the capacity; those behind are pages of the map.
+    pub(crate) logical: u32,
     /// Logical to physical unit, or slot.
     pub(crate) map: W,
+    /// Absent, the whole map is in memory.
+    pub(crate) map_cache: Option<Box<MapCache>>,
     /// Physical to logical unit, [`NONE`] of one that is not valid.
     pub(crate) owners: W,
     pub(crate) blocks: Vec<Block>,
@@ -195,7 +210,7 @@ impl<W: Words> Layer<W> {
     ) -> Result<Option<Self>, ProfileError> {
         let Some(profile) = &array.translation else { return Ok(None) };
         let geometry = Geometry::new(array);
-        let logical = array.logical_units();
+        let mapped = array.logical_units() + array.map_pages();
         let mut blocks = vec![Block::default(); geometry.blocks()];
         let mut groups = Vec::new();
         let mut usable = 0;
@@ -209,12 +224,13 @@ impl<W: Words> Layer<W> {
                     free.put(0, block);
                 }
             }
-            usable += held_and_usable(shape, free.len() as u64).1;
+            usable += profile.held_and_usable(shape, free.len() as u64).1;
             groups.push(Group::new(free, shape.block_units));
         }
-        if logical > usable {
+        if mapped > usable {
             let raw = geometry.units() as u64;
-            let (capacity, reserve) = (array.capacity_bytes, (raw - usable) * UNIT_BYTES);
+            let reserve = (raw - array.room().usable_units) * UNIT_BYTES;
+            let capacity = array.capacity_bytes;
             return Err(ProfileError::Room { capacity, reserve, raw: raw * UNIT_BYTES });
         }
         let slots = match profile.buffer_bytes {
@@ -224,12 +240,14 @@ impl<W: Words> Layer<W> {
         };
         let row_units_max = geometry.shapes.iter().map(|shape| shape.row_units).max().unwrap_or(1) as usize;
         let Tables { mut map, mut owners } = tables;
-        assert!(map.len() == logical as usize && owners.len() == geometry.units(), "the tables' sizes");
+        assert!(map.len() == mapped as usize && owners.len() == geometry.units(), "the tables' sizes");
         map.fill(UNMAPPED);
         owners.fill(NONE);
         Ok(Some(Self {
             sector_bytes: array.sector_bytes,
+            logical: array.logical_units() as u32,
             map,
+            map_cache: profile.map_cache.map(|cache| Box::new(MapCache::new(array, &cache, commands))),
             owners,
             blocks,
             buffer: Buffer::new(slots),
@@ -293,6 +311,9 @@ impl<W: Words> Layer<W> {
         while let Some(group) = self.wake.take() {
             self.collect(group, array);
         }
+        if self.map_cache.is_some() {
+            self.feed_map_cache(array);
+        }
         self.program_gathered(array);
         self.admit_writes(array);
         let programmed = self.buffer.oldest_version().unwrap_or(u64::MAX);
@@ -308,6 +329,9 @@ impl<W: Words> Layer<W> {
         if self.is_read_only() {
             let refused = self.waiting.writes.drain(..).map(|(command, _)| (command, true));
             self.waiting.ended.extend(refused);
+        }
+        if self.map_cache.as_ref().is_some_and(|cache| cache.is_behind()) {
+            return;
         }
         while let Some(&(command, (start, bytes))) = self.waiting.writes.front() {
             let units = (start + bytes).div_ceil(UNIT_BYTES) - start / UNIT_BYTES;
@@ -508,23 +532,6 @@ impl<W: Words> Layer<W> {
         }
     }
 
-    /// The host does not need these bytes any more; parts of units stay.
-    pub fn deallocate(&mut self, start: u64, bytes: u64) {
-        let (first, end) = (start.div_ceil(UNIT_BYTES), (start + bytes) / UNIT_BYTES);
-        let end = end.min(self.map.len() as u64);
-        self.records.deallocate(first, end.saturating_sub(first));
-        for unit in first..end {
-            #[cfg(test)]
-            self.contents.deallocate(unit as u32);
-            let entry = std::mem::replace(&mut self.map[unit as usize], UNMAPPED);
-            let old = match entry & SLOT {
-                0 => entry,
-                _ => std::mem::replace(&mut self.buffer.slots[(entry & !SLOT) as usize].old, UNMAPPED),
-            };
-            self.invalidate(old);
-        }
-    }
-
     /// A physical unit is not valid any more.
     #[inline]
     pub(crate) fn invalidate(&mut self, unit: u32) {
@@ -565,6 +572,7 @@ impl<W: Words> Layer<W> {
                 self.awake = true;
             }
             Owner::Copy(first) => self.copied(first),
+            Owner::MapPage(page) => self.map_page_came(page),
             _ => {}
         }
     }

@@ -26,6 +26,7 @@ mod geometry;
 mod layer;
 mod line;
 mod link;
+mod map_cache;
 mod precondition;
 mod profile;
 mod program;
@@ -34,13 +35,14 @@ mod record;
 mod room;
 mod state;
 mod tables;
+mod translate;
 
 pub use command::{Command, Completion, Kind, Ticket};
 pub use flash::Flash;
 pub use layer::Counts;
 pub use profile::{
-    ArrayProfile, BlockKind, COMMANDS_MAX, DIE_PLANES_MAX, FixedProfile, Medium, Profile, ProfileError,
-    TranslationProfile, UNIT_BYTES, Victim, WRITE_BYTES_MAX, Wear,
+    ArrayProfile, BlockKind, COMMANDS_MAX, DIE_PLANES_MAX, FixedProfile, MapCacheProfile, Medium, Profile,
+    ProfileError, TranslationProfile, UNIT_BYTES, Victim, WRITE_BYTES_MAX, Wear,
 };
 pub use rate::Rate;
 pub use room::Room;

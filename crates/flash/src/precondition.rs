@@ -10,7 +10,7 @@
 use crate::blocks::{FreeBlocks, State};
 use crate::fifo::NONE;
 use crate::layer::{Layer, UNMAPPED};
-use crate::room::{RESERVE, mix};
+use crate::room::mix;
 use crate::tables::Words;
 
 /// How often each block was erased before.
@@ -42,10 +42,8 @@ impl<W: Words> Layer<W> {
     /// reserve, where the rest has no room for the map.
     fn kept_free(&self, logical: u64) -> usize {
         let most = self.profile.gc_blocks as usize + 1;
-        (RESERVE as usize..=most)
-            .rev()
-            .find(|&kept| self.used_units(kept) > logical)
-            .unwrap_or(RESERVE as usize)
+        let least = self.profile.reserve();
+        (least..=most).rev().find(|&kept| self.used_units(kept) > logical).unwrap_or(least)
     }
 
     /// The good blocks of a group but so many.

@@ -127,6 +127,31 @@ pub struct TranslationProfile {
     pub bad_ppm: u32,
     /// Which ones.
     pub seed: u64,
+    /// The map is in flash, and this much of it in memory; absent, all of it is in memory.
+    pub map_cache: Option<MapCacheProfile>,
+}
+
+/// Memory for a part of the map, which is in flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapCacheProfile {
+    /// Bytes of it; whole map pages of [`UNIT_BYTES`] are used.
+    pub bytes: u64,
+    /// Bytes of an entry, 1 to [`UNIT_BYTES`].
+    pub entry_bytes: u32,
+}
+
+impl MapCacheProfile {
+    /// Entries of a map page.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        UNIT_BYTES / u64::from(self.entry_bytes)
+    }
+
+    /// Map pages that fit.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.bytes / UNIT_BYTES
+    }
 }
 
 /// One plane behind a bus that takes no time, of one block kind ([`BlockKind`]'s default), without a translation layer
@@ -184,6 +209,7 @@ impl Default for TranslationProfile {
             wear: Wear::Simple,
             bad_ppm: 0,
             seed: 1,
+            map_cache: None,
         }
     }
 }
@@ -312,6 +338,13 @@ impl ArrayProfile {
         self.capacity_bytes / UNIT_BYTES
     }
 
+    /// Pages of a map that is in flash; 0 where it is in memory.
+    #[must_use]
+    pub fn map_pages(&self) -> u64 {
+        let cache = self.translation.as_ref().and_then(|translation| translation.map_cache);
+        cache.map_or(0, |cache| self.logical_units().div_ceil(cache.entries()))
+    }
+
     /// Units of all blocks of a plane.
     #[must_use]
     pub fn plane_units(&self) -> u64 {
@@ -350,6 +383,11 @@ impl TranslationProfile {
         if self.buffer_bytes != 0 {
             // The largest transfer of a command has to fit.
             range("buffer_bytes", self.buffer_bytes, WRITE_BYTES_MAX, 1 << 36)?;
+        }
+        if let Some(cache) = &self.map_cache {
+            // One map page, at least; more than the whole map is as good as that.
+            range("map_cache_bytes", cache.bytes, UNIT_BYTES, 1 << 40)?;
+            range("map_entry_bytes", cache.entry_bytes.into(), 1, UNIT_BYTES)?;
         }
         let units = array.plane_units() * u64::from(array.planes_total());
         range("physical units", units, 1, (1 << 31) - 2)?;

@@ -4,14 +4,13 @@ use crate::array::{Act, Array, Class, Op, Owner};
 use crate::blocks::State;
 use crate::buffer::Stage;
 use crate::fifo::NONE;
-use crate::layer::{Gather, Group, HOST, Layer, MOVED, Row, SLOT, UNMAPPED};
+use crate::layer::{Gather, Group, HOST, Layer, MAP, Row, SLOT, UNMAPPED};
 use crate::profile::{DIE_PLANES_MAX, UNIT_BYTES};
-use crate::room::HOST_FLOOR;
 use crate::tables::Words;
 
 /// Planes of one die that have room for a program.
-struct Stripe {
-    planes: [u32; DIE_PLANES_MAX],
+pub(crate) struct Stripe {
+    pub planes: [u32; DIE_PLANES_MAX],
     count: u32,
 }
 
@@ -24,7 +23,10 @@ impl<W: Words> Layer<W> {
                 if forced == 0 && needs.1 == self.room_changes && len < needs.0 {
                     break;
                 }
-                let Some((to, turn, stripe)) = self.room_for(kind) else { break };
+                let Some((to, turn, stripe)) = self.room_for(kind, HOST, |kind| self.gathers[kind].turn)
+                else {
+                    break;
+                };
                 let stripe_units = stripe.count * self.geometry.shapes[to].row_units;
                 let units = len.min(stripe_units);
                 if units < stripe_units && forced == 0 {
@@ -42,29 +44,36 @@ impl<W: Words> Layer<W> {
         }
     }
 
-    /// Where what is gathered for a kind goes: to blocks of that kind, or, when these are full of valid units and
+    /// Where what is written for a kind goes: to blocks of that kind, or, when these are full of valid units and
     /// none of them is being collected, to the first kind that has room. Answers the kind, the turn after its die,
     /// and the stripe.
-    fn room_for(&self, kind: usize) -> Option<(usize, usize, Stripe)> {
-        let of = |kind| self.stripe(kind).map(|(turn, stripe)| (kind, turn, stripe));
+    pub(crate) fn room_for(
+        &self,
+        kind: usize,
+        stream: usize,
+        turn: impl Fn(usize) -> usize,
+    ) -> Option<(usize, usize, Stripe)> {
+        let of = |kind| self.stripe(kind, stream, turn(kind)).map(|(turn, stripe)| (kind, turn, stripe));
         let groups = || self.groups.iter().skip(kind).step_by(self.gathers.len());
         of(kind).or_else(|| {
             if groups().all(Group::is_at_rest) { (0..self.gathers.len()).find_map(of) } else { None }
         })
     }
 
-    /// The next die that has room for what the host writes, and which of its planes have; the turn after it.
-    fn stripe(&self, kind: usize) -> Option<(usize, Stripe)> {
+    /// The next die that has room for what a stream writes, and which of its planes have; the turn after it.
+    fn stripe(&self, kind: usize, stream: usize, first: usize) -> Option<(usize, Stripe)> {
         let dies = self.geometry.dies as usize;
         // A drive that has become read-only loses no more blocks, so it needs none against that.
-        let floor = if self.is_read_only() { HOST_FLOOR - 1 } else { HOST_FLOOR };
+        let floor = self.profile.floor() - usize::from(self.is_read_only());
         for step in 0..dies {
-            let turn = self.gathers[kind].turn + step;
+            let turn = first + step;
             let die = turn % dies;
             let mut stripe = Stripe { planes: [0; DIE_PLANES_MAX], count: 0 };
             for plane in (die..self.geometry.planes as usize).step_by(dies) {
                 let group = &self.groups[self.geometry.group(plane as u32, kind)];
-                if group.open[HOST].is_some() || group.free.len() > floor {
+                // What is open for the map is also where map pages are moved to, for which room must be left.
+                let is_open = stream != MAP && group.open[stream].is_some();
+                if is_open || group.free.len() > floor {
                     stripe.planes[stripe.count as usize] = plane as u32;
                     stripe.count += 1;
                 }
@@ -120,7 +129,8 @@ impl<W: Words> Layer<W> {
             None => {
                 let block = self.groups[number].free.take()?;
                 self.room_changes += 1;
-                self.blocks[block as usize].state = State::Open;
+                let entry = &mut self.blocks[block as usize];
+                (entry.state, entry.is_calm) = (State::Open, stream == MAP);
                 self.groups[number].open[stream] = Some(block);
                 self.records.open(block, stream);
                 // It has one free block less, and may want collection.
@@ -138,7 +148,7 @@ impl<W: Words> Layer<W> {
             self.groups[number].open[stream] = None;
             self.room_changes += 1;
         }
-        let row = Row { block, first, stream: stream as u8 };
+        let row = Row { block, first };
         let number = match self.free_rows.pop() {
             Some(number) => {
                 self.rows[number as usize] = row;
@@ -169,7 +179,7 @@ impl<W: Words> Layer<W> {
 
     /// A row is programmed.
     pub(crate) fn programmed(&mut self, number: u32) {
-        let Row { block, first, stream } = self.rows[number as usize];
+        let Row { block, first } = self.rows[number as usize];
         let place = self.geometry.place(first);
         let group = self.geometry.group(place.plane, place.kind);
         let shape = &self.geometry.shapes[place.kind];
@@ -183,13 +193,14 @@ impl<W: Words> Layer<W> {
             self.contents.program(unit, from, first + at);
             let is_valid = match from & SLOT {
                 _ if unit == NONE => false,
-                0 => self.moved_to(unit, from, to),
+                0 => {
+                    self.groups[group].in_rows -= 1;
+                    self.moved_to(unit, from, to)
+                }
+                _ if self.is_map_page(unit) => self.map_page_left(unit, to),
                 _ => self.written_to(unit, from & !SLOT, to),
             };
             self.records.unit(if is_valid { unit } else { NONE });
-            if unit != NONE && stream as usize == MOVED {
-                self.groups[group].in_rows -= 1;
-            }
         }
         self.free_rows.push(number);
         self.groups[group].programs -= 1;
@@ -260,10 +271,11 @@ impl<W: Words> Layer<W> {
 
     /// What the map says of a unit is true of `to` from now on, and not of `old`.
     #[inline]
-    fn settle(&mut self, unit: u32, old: u32, (to, block): (u32, u32)) {
+    pub(crate) fn settle(&mut self, unit: u32, old: u32, (to, block): (u32, u32)) {
         debug_assert!(to != UNMAPPED);
         self.owners[to as usize] = unit;
         self.blocks[block as usize].valid += 1;
         self.invalidate(old);
+        self.remapped(unit);
     }
 }

@@ -3,12 +3,8 @@
 use crate::geometry::{Geometry, Shape};
 use crate::profile::{ArrayProfile, TranslationProfile};
 
-/// Free blocks of a group that no host's write takes: where valid units are moved to, and one for an erase that fails.
-pub(crate) const HOST_FLOOR: usize = 2;
-/// What is programmed into blocks of its own: what the host writes, and what is moved.
-pub(crate) const STREAMS: usize = 2;
-/// Blocks of a group beyond the capacity, at least: the free ones, and one that is open for each stream.
-pub(crate) const RESERVE: u64 = HOST_FLOOR as u64 + STREAMS as u64;
+/// What is programmed into blocks of its own: what the host writes, what is moved, and pages of the map.
+pub(crate) const STREAMS: usize = 3;
 
 /// What a drive's blocks have room for, in units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,9 +32,17 @@ impl ArrayProfile {
         let mut room = Room { raw_units, ..Room::default() };
         for group in 0..geometry.groups() {
             let good = geometry.blocks_of(group).filter(|&block| !translation.is_bad(block)).count() as u64;
-            let (held, usable) = held_and_usable(geometry.shape_of_group(group), good);
+            let (held, usable) = translation.held_and_usable(geometry.shape_of_group(group), good);
             (room.held_units, room.usable_units) = (room.held_units + held, room.usable_units + usable);
         }
+        // Of `entries` units and one more, the one is for their map page.
+        let without_map = |units: u64| match translation.map_cache {
+            Some(cache) => {
+                (u128::from(units) * u128::from(cache.entries()) / u128::from(cache.entries() + 1)) as u64
+            }
+            None => units,
+        };
+        (room.held_units, room.usable_units) = (without_map(room.held_units), without_map(room.usable_units));
         room
     }
 }
@@ -48,14 +52,31 @@ impl TranslationProfile {
     pub(crate) fn is_bad(&self, block: u32) -> bool {
         mix(self.seed ^ u64::from(block)) % 1_000_000 < self.bad_ppm.into()
     }
-}
 
-/// Units of a group with so many good blocks: those that are held, and those that are usable.
-pub(crate) fn held_and_usable(shape: &Shape, good: u64) -> (u64, u64) {
-    let held = good.saturating_sub(RESERVE) * u64::from(shape.block_units);
-    // So many units may be invalid without a block that has a whole program of them.
-    let scattered = good * u64::from(shape.row_units - 1);
-    (held, held.saturating_sub(scattered))
+    /// Streams of a group.
+    pub(crate) fn streams(&self) -> usize {
+        if self.map_cache.is_some() { STREAMS } else { STREAMS - 1 }
+    }
+
+    /// Free blocks of a group that only what is moved takes: one for each of its streams (what the host has written,
+    /// and the map), and one for an erase that fails.
+    #[inline]
+    pub(crate) fn floor(&self) -> usize {
+        self.streams()
+    }
+
+    /// Blocks of a group beyond the capacity, at least: the free ones, and one that is open for each stream.
+    pub(crate) fn reserve(&self) -> usize {
+        self.floor() + self.streams()
+    }
+
+    /// Units of a group with so many good blocks: those that are held, and those that are usable.
+    pub(crate) fn held_and_usable(&self, shape: &Shape, good: u64) -> (u64, u64) {
+        let held = good.saturating_sub(self.reserve() as u64) * u64::from(shape.block_units);
+        // So many units may be invalid without a block that has a whole program of them.
+        let scattered = good * u64::from(shape.row_units - 1);
+        (held, held.saturating_sub(scattered))
+    }
 }
 
 /// A number that looks random, of a number (Steele, Lea and Flood, OOPSLA 2014: the finish of SplitMix64).

@@ -7,7 +7,6 @@ use crate::geometry::Place;
 use crate::layer::{Layer, SLOT, UNMAPPED};
 use crate::profile::Wear;
 use crate::record::Record;
-use crate::room::{STREAMS, held_and_usable};
 use crate::tables::Words;
 
 /// Words of a block, as it is written down: erases, then rows that are programmed (24 bits) and state (8 bits).
@@ -166,7 +165,7 @@ impl<W: Words> Layer<W> {
             let block = &mut self.blocks[number];
             (block.erases, block.next_row) = (words[0], words[1] & 0xff_ffff);
             check_number("row", block.next_row, rows + 1)?;
-            check_number("state", words[1] >> 24, OPEN + STREAMS as u32)?;
+            check_number("state", words[1] >> 24, OPEN + self.profile.streams() as u32)?;
             states.push(words[1] >> 24);
         }
         let mut words = records;
@@ -199,7 +198,7 @@ impl<W: Words> Layer<W> {
             }
             Record::Open { block, stream } => {
                 check_number("block", block, self.blocks.len() as u32)?;
-                check_number("stream", stream as u32, STREAMS as u32)?;
+                check_number("stream", stream as u32, self.profile.streams() as u32)?;
                 states[block as usize] = OPEN + stream as u32;
             }
             Record::Erase { block, retired } => {
@@ -278,7 +277,7 @@ impl<W: Words> Layer<W> {
                     }
                 }
             }
-            usable += held_and_usable(self.geometry.shape_of_group(number), good).1;
+            usable += self.profile.held_and_usable(self.geometry.shape_of_group(number), good).1;
             self.wake(number);
         }
         self.usable = usable;

@@ -12,7 +12,7 @@ impl<W: DerefMut<Target = [u32]> + std::fmt::Debug> Words for W {}
 /// The large tables of a drive. What is in them before is overwritten.
 #[derive(Debug)]
 pub struct Tables<W> {
-    /// Logical to physical units; as many words as the capacity has units.
+    /// Logical to physical units; as many words as the capacity has units, and a map in flash has pages.
     pub map: W,
     /// Physical to logical units; as many as all blocks have units.
     pub owners: W,
@@ -33,7 +33,7 @@ pub fn sizes(profile: &Profile) -> (usize, usize) {
     if array.translation.is_none() {
         return (0, 0);
     }
-    (array.logical_units() as usize, units_of(array))
+    ((array.logical_units() + array.map_pages()) as usize, units_of(array))
 }
 
 fn units_of(array: &ArrayProfile) -> usize {

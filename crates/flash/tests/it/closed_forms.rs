@@ -5,7 +5,9 @@
 //! said.
 
 use crate::drives::{Dice, nand};
-use nvmed_flash::{ArrayProfile, Command, FixedProfile, Flash, Kind, Medium, Profile, Rate, UNIT_BYTES};
+use nvmed_flash::{
+    ArrayProfile, Command, FixedProfile, Flash, Kind, MapCacheProfile, Medium, Profile, Rate, UNIT_BYTES,
+};
 
 const READ_NS: u64 = 40_000;
 const PROGRAM_NS: u64 = 200_000;
@@ -243,6 +245,39 @@ fn saturated_writes_to_fresh_flash() {
             near(pace(&times), expected, 1.0, &format!("{geometry:?}, bus {bus_ns}, {what}"));
             order.sort_unstable();
         }
+    }
+}
+
+#[test]
+fn random_reads_wait_for_the_part_of_the_map_that_the_cache_lacks() {
+    // Each page of the map is as likely as any other to be read, so a cache of a part f of them has the next one with
+    // the chance f. A read alone takes one page operation, and one more where its map page is not there.
+    let (pages, operation_ns) = (256, READ_NS + 12_000);
+    for cached in [32, 128, 224] {
+        let mut array = array([2, 1, 2, 2, 2], 12_000);
+        (array.blocks[0].per_plane, array.blocks[0].pages) = (48, 1024);
+        let units = pages * 1024;
+        array.capacity_bytes = units * UNIT_BYTES;
+        let map_cache = Some(MapCacheProfile { bytes: cached * UNIT_BYTES, entry_bytes: 4 });
+        array.translation.iter_mut().for_each(|layer| layer.map_cache = map_cache);
+        let mut flash = drive(&array);
+        fill(&mut flash, units);
+        let mut dice = Dice(cached);
+        let mut reads = |flash: &mut Flash, count: u64| {
+            let commands = (0..count).map(|_| command(Kind::Read, dice.roll(units), 1));
+            saturate(flash, 1, commands);
+        };
+        // All that is dirty is written out.
+        reads(&mut flash, 128 * pages);
+        let (before, began, count) = (flash.counts(), flash.now(), 400_000);
+        reads(&mut flash, count);
+        let (after, ended) = (flash.counts(), flash.now());
+        let added = (ended - began) as f64 / count as f64 - operation_ns as f64;
+        let lacks = 1.0 - cached as f64 / pages as f64;
+        near(added, lacks * operation_ns as f64, 1.0, &format!("{cached} of {pages} map pages"));
+        assert_eq!(after.map_reads - before.map_reads, after.map_misses - before.map_misses);
+        assert_eq!(after.map_hits + after.map_misses - before.map_hits - before.map_misses, count);
+        assert_eq!(after.map_writes, before.map_writes, "reads change nothing");
     }
 }
 

@@ -1,7 +1,9 @@
 //! A drive that is stopped at any moment and started again.
 
 use crate::drives::{Dice, nand, translation};
-use nvmed_flash::{Command, Flash, Kind, Medium, Profile, TranslationProfile, UNIT_BYTES, Wear};
+use nvmed_flash::{
+    Command, Flash, Kind, MapCacheProfile, Medium, Profile, TranslationProfile, UNIT_BYTES, Wear,
+};
 
 /// A random command on a drive of so many units, mostly writes.
 fn command(dice: &mut Dice, units: u64) -> Command {
@@ -16,6 +18,9 @@ fn command(dice: &mut Dice, units: u64) -> Command {
     };
     Command { kind, start: start * UNIT_BYTES, bytes: count * UNIT_BYTES }
 }
+
+/// The entry of a unit that is nowhere.
+const NOWHERE: u32 = (1 << 31) - 1;
 
 fn whole_map(flash: &Flash) -> Vec<u32> {
     let mut map = vec![0; flash.map_len()];
@@ -41,6 +46,7 @@ fn run(flash: &mut Flash, dice: &mut Dice, units: u64, events: u64) {
 
 #[test]
 fn a_drive_that_stops_at_any_moment_has_what_was_programmed() {
+    let mut has_map = false;
     for seed in 0..40 {
         let mut dice = Dice(seed);
         let mut array = nand(12, 16);
@@ -49,7 +55,14 @@ fn a_drive_that_stops_at_any_moment_has_what_was_programmed() {
         array.blocks[0].endurance = 0;
         let (wear, bad_ppm) = ([Wear::Off, Wear::Simple, Wear::Full { spread: 4 }][dice.roll(3) as usize], 0);
         let buffer_bytes = [0, 2 << 20][dice.roll(2) as usize];
-        array.translation = Some(TranslationProfile { wear, bad_ppm, buffer_bytes, ..translation() });
+        let map_cache =
+            (seed % 2 == 1).then_some(MapCacheProfile { bytes: 4 * UNIT_BYTES, entry_bytes: 256 });
+        if map_cache.is_some() {
+            // Each group keeps more blocks.
+            array.blocks[0].per_plane = 16;
+        }
+        array.translation =
+            Some(TranslationProfile { wear, bad_ppm, buffer_bytes, map_cache, ..translation() });
         let units = 480;
         array.capacity_bytes = units * UNIT_BYTES;
         let profile = Profile { commands: 16, medium: Medium::Array(Box::new(array)) };
@@ -66,6 +79,7 @@ fn a_drive_that_stops_at_any_moment_has_what_was_programmed() {
                 let events = 50 + dice.roll(400);
                 run(&mut flash, &mut dice, units, events);
             }
+            has_map |= whole_map(&flash)[units as usize..].iter().any(|&place| place != NOWHERE);
             let mut next = Flash::new(&profile).unwrap();
             next.restore(&map, &blocks, flash.records(), true).unwrap();
             let place = format!("seed {seed}, life {life}");
@@ -77,6 +91,7 @@ fn a_drive_that_stops_at_any_moment_has_what_was_programmed() {
             (map, blocks) = (whole_map(&flash), flash.block_words());
         }
     }
+    assert!(has_map, "no map page was ever programmed");
 }
 
 #[test]

@@ -93,6 +93,10 @@ fn check_translation(translation: &Translation, text: &Text<'_>) -> Result<(), P
             "an idle drive collects until more than `gc_blocks` are free; give more, or 0 for not at all";
         return wrong("gc_idle_blocks", what);
     }
+    if translation.map_entry_bytes.is_some() && translation.map_cache_bytes.is_none() {
+        let what = "it is for a map in flash, with `map_cache_bytes`; give that, or leave this out";
+        return wrong("map_entry_bytes", what);
+    }
     match (translation.wear, translation.wear_spread) {
         (Wear::Full, None) => {
             wrong("wear", "\"full\" needs `wear_spread`, the erases by which blocks may differ")

@@ -6,10 +6,14 @@ use super::fault::ProfileFault;
 use super::number::{MegabytesPerSecond, Microseconds};
 use super::size::{Size, fixed_bytes};
 use super::span::Text;
-use nvmed_flash::{ArrayProfile, BlockKind, Medium, Profile, Rate, TranslationProfile, UNIT_BYTES};
+use nvmed_flash::{
+    ArrayProfile, BlockKind, MapCacheProfile, Medium, Profile, Rate, TranslationProfile, UNIT_BYTES,
+};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
+/// A map's entry numbers up to 16 TiB of units.
+const MAP_ENTRY_BYTES: u32 = 4;
 
 /// What a profile says, once all of it makes sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,5 +184,9 @@ fn translation(said: &Translation) -> TranslationProfile {
         },
         bad_ppm: said.bad_blocks_ppm.0,
         seed: said.seed.0.into(),
+        map_cache: said.map_cache_bytes.map(|bytes| MapCacheProfile {
+            bytes: bytes.0.into(),
+            entry_bytes: said.map_entry_bytes.map_or(MAP_ENTRY_BYTES, |bytes| bytes.0),
+        }),
     }
 }

@@ -135,4 +135,8 @@ pub(crate) struct Translation {
     pub wear_spread: Option<Whole<1, 1_048_576>>,
     pub bad_blocks_ppm: Whole<0, 200_000>,
     pub seed: Whole<0, { u32::MAX }>,
+    /// Memory for pages of the map, which is in flash; at least one page. Else all of the map is in memory.
+    pub map_cache_bytes: Option<Whole<4096, { u32::MAX }>>,
+    /// With `map_cache_bytes`.
+    pub map_entry_bytes: Option<Whole<1, 16>>,
 }

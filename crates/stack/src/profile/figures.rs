@@ -75,6 +75,26 @@ fn mean(times: &[u64]) -> f64 {
     times.iter().map(|&ns| ns as f64).sum::<f64>() / times.len().max(1) as f64
 }
 
+/// Pages of the map that a read of so many bytes waits for: at random, the part of the map that the cache lacks; of a
+/// stream over more than the cache has the map of, each once.
+fn map_reads(array: &ArrayProfile, work: Work) -> f64 {
+    let Some(cache) = array.translation.as_ref().and_then(|translation| translation.map_cache) else {
+        return 0.0;
+    };
+    let cached = (cache.pages() as f64 / array.map_pages().max(1) as f64).min(1.0);
+    match work {
+        Work::RandomRead => 1.0 - cached,
+        Work::StreamRead if cached < 1.0 => work.bytes() as f64 / (cache.entries() * UNIT_BYTES) as f64,
+        _ => 0.0,
+    }
+}
+
+/// A page of the map on an idle drive.
+fn map_read(array: &ArrayProfile) -> f64 {
+    let kind = array.blocks.first();
+    kind.map_or(0.0, |kind| mean(&kind.read_ns)) + time(array.bus_out, UNIT_BYTES)
+}
+
 /// A command of 4 KiB on an idle drive.
 fn alone(array: &ArrayProfile, is_read: bool) -> f64 {
     let Some(kind) = array.blocks.first() else { return 0.0 };
@@ -83,7 +103,8 @@ fn alone(array: &ArrayProfile, is_read: bool) -> f64 {
         return command
             + mean(&kind.read_ns)
             + time(array.bus_out, UNIT_BYTES)
-            + time(array.link_out, UNIT_BYTES);
+            + time(array.link_out, UNIT_BYTES)
+            + map_reads(array, Work::RandomRead) * map_read(array);
     }
     let received = command + time(array.link_in, UNIT_BYTES);
     let is_buffered = array.translation.as_ref().is_some_and(|translation| translation.buffer_bytes > 0);
@@ -142,6 +163,9 @@ fn saturated(array: &ArrayProfile, commands: u32, work: Work) -> f64 {
     let die_ns = if array.registers == 1 { turn.cells_ns + planes * turn.transfer_ns } else { turn.cells_ns };
     let bus_ns = dies * planes * turn.transfer_ns;
     let inside = f64::from(array.channels) * dies * planes * turn.bytes as f64 / die_ns.max(bus_ns) * 1e9;
+    // A page of the map takes what another page does.
+    let pieces = work.bytes().div_ceil(turn.bytes) as f64;
+    let inside = inside * pieces / (pieces + map_reads(array, work));
     let link = time(if work.is_read() { array.link_out } else { array.link_in }, work.bytes());
     let outside = if link > 0.0 { work.bytes() as f64 / link * 1e9 } else { f64::INFINITY };
     let by_commands = f64::from(commands) * work.bytes() as f64 / one(array, work, &turn) * 1e9;
@@ -163,7 +187,7 @@ fn one(array: &ArrayProfile, work: Work, turn: &Turn) -> f64 {
         // The last pieces of all channels are there together, and go to the host one by one.
         let last = f64::from(array.channels) * time(array.link_out, turn.bytes);
         let busy = (on_a_channel * turn.transfer_ns).max((rounds - 1.0) * turn.cells_ns);
-        command + turn.cells_ns + busy + last
+        command + map_reads(array, work) * map_read(array) + turn.cells_ns + busy + last
     } else if is_buffered {
         command + time(array.link_in, work.bytes())
     } else {

@@ -80,7 +80,9 @@ pub(crate) fn fixed_bytes(array: &ArrayProfile, spare_ppm: u64) -> u64 {
 
 /// The largest drive of a profile, on the safe side by a hundredth.
 fn most_bytes(array: &ArrayProfile, spare_ppm: u64) -> u64 {
-    let reserve: u64 = array.blocks.iter().map(|kind| 5 * u64::from(kind.units())).sum();
+    let has_map_cache = array.translation.as_ref().is_some_and(|layer| layer.map_cache.is_some());
+    let kept = if has_map_cache { 7 } else { 5 };
+    let reserve: u64 = array.blocks.iter().map(|kind| kept * u64::from(kind.units())).sum();
     let bad_ppm: u64 = array.translation.as_ref().map_or(0, |translation| translation.bad_ppm.into());
     let good =
         UNITS_MAX.saturating_sub(reserve * u64::from(array.planes_total())) / MILLION * (MILLION - bad_ppm);

@@ -151,6 +151,41 @@ fn figures_are_those_of_the_model() {
 }
 
 #[test]
+fn a_map_in_flash_is_shown_and_takes_its_room() {
+    let profile = |bytes: u64| {
+        let text = changed("seed = 1", &format!("seed = 1\nmap_cache_bytes = {bytes}"));
+        DriveProfile::read("d.toml", &text).unwrap()
+    };
+    let whole = named("tlc");
+    for bytes in [64 * MIB, GIB, 1 << 40, 2 << 40] {
+        let drive = profile(64 << 10).drive(bytes).unwrap_or_else(|fault| panic!("{fault}"));
+        let (with, without) = (array(&drive).room(), whole.drive(bytes).unwrap());
+        assert!(
+            with.raw_units > array(&without).room().raw_units,
+            "{bytes}: blocks of its own, and map pages"
+        );
+        assert!(with.usable_units >= bytes / UNIT_BYTES);
+        if bytes <= GIB {
+            Flash::new(&drive).unwrap_or_else(|error| panic!("{bytes} bytes: {error}"));
+        }
+    }
+    // 256 map pages, of which a quarter, and all, are in memory.
+    for (bytes, lacks) in [(256 << 10, 0.75), (1 << 20, 0.0)] {
+        let drive = profile(bytes).drive(GIB).unwrap();
+        let figures = Figures::of(&drive).unwrap();
+        let all = Figures::of(&whole.drive(GIB).unwrap()).unwrap();
+        let map_read_ns = 73_000.0 + 4096.0 / 0.667;
+        assert!(off(figures.read_ns, all.read_ns + lacks * map_read_ns) < 1e-9);
+        let mut flash = written(&drive, GIB, 128 << 10);
+        let mut dice = Dice::of(&[bytes]);
+        let mut random = || command(true, dice.roll(GIB / UNIT_BYTES) * UNIT_BYTES, UNIT_BYTES);
+        pace(&mut flash, 1, 4000, &mut random);
+        let is = pace(&mut flash, 1, 80_000, &mut random);
+        assert!(off(figures.read_ns, is) < 0.01, "{bytes}: {} ns, in the model {is}", figures.read_ns);
+    }
+}
+
+#[test]
 fn the_published_rates_come_out() {
     // HMB-I/O: 8 channels x 60 us; the text of docs/flash.md's table.
     let hmbio = named("hmbio");
@@ -303,7 +338,18 @@ const LINES: &[(&str, &str, &str)] = &[
         "\"s\\ned\" = 1",
         "d.toml:49: `translation.s ed`: unknown field `s ed`, expected one of `buffer_mib`, \
          `over_provisioning_percent`, `victim`, `gc_blocks`, `gc_idle_blocks`, `idle_ms`, `wear`, `wear_spread`, \
-         `bad_blocks_ppm`, `seed`",
+         `bad_blocks_ppm`, `seed`, `map_cache_bytes`, `map_entry_bytes`",
+    ),
+    (
+        "seed = 1",
+        "seed = 1\nmap_cache_bytes = 4000",
+        "d.toml:50: `translation.map_cache_bytes`: 4000 is not a whole number from 4096 to 4294967295",
+    ),
+    (
+        "seed = 1",
+        "seed = 1\nmap_entry_bytes = 8",
+        "d.toml:50: `translation.map_entry_bytes`: it is for a map in flash, with `map_cache_bytes`; give that, or \
+         leave this out",
     ),
     (
         "what = \"TLC 3D NAND behind PCIe 3.0 x4\"",

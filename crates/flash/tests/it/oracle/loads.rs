@@ -2,8 +2,8 @@
 
 use crate::drives::Dice;
 use nvmed_flash::{
-    ArrayProfile, BlockKind, Command, Flash, Kind, Medium, Profile, ProfileError, Rate, TranslationProfile,
-    UNIT_BYTES, Victim, Wear,
+    ArrayProfile, BlockKind, Command, Flash, Kind, MapCacheProfile, Medium, Profile, ProfileError, Rate,
+    TranslationProfile, UNIT_BYTES, Victim, Wear,
 };
 
 /// What a seed stands for.
@@ -72,6 +72,10 @@ fn translation(dice: &mut Dice) -> TranslationProfile {
         },
         bad_ppm: dice.of(&[0, 0, 50_000, 100_000]),
         seed: dice.roll(u64::MAX),
+        map_cache: dice.one_in(2).then(|| MapCacheProfile {
+            bytes: dice.between(1, 8) * UNIT_BYTES,
+            entry_bytes: (UNIT_BYTES / dice.between(2, 40)) as u32,
+        }),
     }
 }
 

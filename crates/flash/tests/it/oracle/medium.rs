@@ -17,6 +17,7 @@ pub enum Owner {
     Fill(u64),
     Row(u64),
     Copy(Place),
+    MapPage(u64),
     Erase,
 }
 

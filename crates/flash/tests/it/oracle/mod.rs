@@ -4,13 +4,14 @@
 //! `FLASH_SEED=n` replays one seed, `FLASH_SEEDS=n` runs so many instead of the usual ones.
 
 mod loads;
+mod map;
 mod medium;
 mod moves;
 mod naive;
 
 use crate::drives::Dice;
 use loads::Case;
-use naive::{Answer, simulate};
+use naive::{Answer, COUNTS, simulate};
 use nvmed_flash::{Command, Completion, FixedProfile, Flash, Kind, Profile, Rate};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -118,6 +119,10 @@ fn model(profile: &Profile, load: &[(u64, Command)], asks: &mut dyn Asks) -> Ans
         counts.programs,
         counts.page_reads,
         counts.erases,
+        counts.map_hits,
+        counts.map_misses,
+        counts.map_reads,
+        counts.map_writes,
     ];
     Answer { completions, counts }
 }
@@ -143,7 +148,7 @@ fn compare(load: &[(u64, Command)], expected: &Answer, answer: &Answer) -> Resul
 
 #[test]
 fn the_model_does_what_its_document_says() {
-    let reached = Mutex::new(([0; 6], 0));
+    let reached = Mutex::new(([0; COUNTS], 0));
     for_each_seed("oracle::the_model", |seed| {
         let case = Case::new(seed);
         let expected = simulate(&case.array, case.room as usize, &case.load);
@@ -163,7 +168,7 @@ fn the_model_does_what_its_document_says() {
     println!("{counts:?}, refused: {refused}");
     if std::env::var("FLASH_SEED").or(std::env::var("FLASH_SEEDS")).is_err() {
         // The loads reach what they are for.
-        let each = [100, 50, 100, 50, 50, 5].map(|count| count * SEEDS.min(50));
+        let each = [100, 50, 100, 50, 50, 5, 50, 20, 20, 20].map(|count| count * SEEDS.min(50));
         assert!(counts.iter().zip(each).all(|(&count, least)| count > least), "little happened: {counts:?}");
         assert!(refused > 0, "no drive was worn out");
     }
@@ -212,7 +217,7 @@ fn a_fixed_medium_does_what_its_document_says() {
         }
         completions.sort_unstable();
         let completions = completions.into_iter().map(|(time, _, number)| (number, time, false)).collect();
-        let expected = Answer { completions, counts: [0; 6] };
+        let expected = Answer { completions, counts: [0; COUNTS] };
         let profile = Profile::fixed(FixedProfile { read_ns, write_ns, link });
         compare(&load, &expected, &model(&profile, &load, &mut Plainly))?;
         compare(&load, &expected, &model(&profile, &load, &mut AnyHow(Dice(seed))))

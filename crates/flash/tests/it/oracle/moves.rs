@@ -1,10 +1,16 @@
 //! Programs, collection and wear of the naive drive.
 
+use super::map::Map;
 use super::medium::{Act, Op, Owner, Stage};
 use super::naive::{
     ERASES, From, MOVED_UNITS, Naive, PROGRAMMED_UNITS, PROGRAMS, Place, Row, Slot, SlotStage, split_mix,
 };
 use nvmed_flash::{BlockKind, UNIT_BYTES, Victim, Wear};
+
+/// Streams: what the host writes, what is moved, the map.
+const HOST: usize = 0;
+const MOVED: usize = 1;
+pub const MAP: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -30,6 +36,9 @@ pub struct Block {
     changed_at: u64,
     /// When it was erased.
     freed_at: u64,
+    /// What it was opened for, and whether it was chosen since it is cold.
+    stream: usize,
+    is_cold: bool,
 }
 
 impl Block {
@@ -42,6 +51,8 @@ impl Block {
             closed_at: 0,
             changed_at: 0,
             freed_at: 0,
+            stream: HOST,
+            is_cold: false,
         }
     }
 
@@ -54,12 +65,12 @@ impl Block {
 #[derive(Default)]
 pub struct Group {
     pub blocks: Vec<Block>,
-    /// Those that are programmed next: what the host writes, what is moved.
-    open: [Option<usize>; 2],
+    /// Those that are programmed next, by stream.
+    open: [Option<usize>; 3],
     victim: Option<usize>,
     page: usize,
-    /// What was read and is in no program yet.
-    moved: Vec<(u64, Place)>,
+    /// What was read and is in no program yet, units of the host and map pages.
+    moved: [Vec<(u64, Place)>; 2],
     /// In the order in which they were drained.
     drained: Vec<usize>,
     has_erased: bool,
@@ -73,7 +84,7 @@ impl Group {
 }
 
 impl Naive<'_> {
-    fn group(&self, plane: usize, kind: usize) -> usize {
+    pub fn group(&self, plane: usize, kind: usize) -> usize {
         plane * self.profile.blocks.len() + kind
     }
 
@@ -96,9 +107,15 @@ impl Naive<'_> {
         block.changed_at = group.changes;
     }
 
-    fn has_room(&self, group: usize) -> bool {
-        let kept = if self.is_read_only() { 1 } else { 2 };
-        self.groups[group].open[0].is_some() || self.groups[group].count(State::Free) > kept
+    /// Free blocks of a group that are for what is moved.
+    fn floor(&self) -> usize {
+        if self.map.is_some() { 3 } else { 2 }
+    }
+
+    fn has_room(&self, group: usize, stream: usize) -> bool {
+        let kept = if self.is_read_only() { self.floor() - 1 } else { self.floor() };
+        stream != MAP && self.groups[group].open[stream].is_some()
+            || self.groups[group].count(State::Free) > kept
     }
 
     /// Whether nothing is under way in a group that may make room.
@@ -120,22 +137,7 @@ impl Naive<'_> {
         let gathered: Vec<u64> = self.slots.iter().filter(is_gathered).map(|slot| slot.id).collect();
         let Some(first) = self.slots.iter().find(is_gathered) else { return false };
         let is_forced = first.stage == SlotStage::Gathered(true);
-        let (planes, dies) = (self.profile.planes_total() as usize, self.profile.dies_total() as usize);
-        let stripe_of = |kind: usize| {
-            let turns = (0..dies).map(|step| self.turns[kind] + step);
-            let with_room = |die: usize| -> Vec<usize> {
-                (die..planes).step_by(dies).filter(|&plane| self.has_room(self.group(plane, kind))).collect()
-            };
-            let (turn, mut planes) =
-                turns.map(|turn| (turn, with_room(turn % dies))).find(|(_, planes)| !planes.is_empty())?;
-            let first = turn / dies % planes.len();
-            planes.rotate_left(first);
-            Some((kind, turn, planes))
-        };
-        let mut place = stripe_of(kind);
-        if place.is_none() && (0..planes).all(|plane| self.is_at_rest(self.group(plane, kind))) {
-            place = (0..self.profile.blocks.len()).find_map(stripe_of);
-        }
+        let place = self.stripe_for(kind, HOST, |kind| self.turns[kind]);
         let Some((kind, turn, stripe)) = place else { return false };
         let row_units = self.profile.blocks[kind].row_units() as usize;
         let units = gathered.len().min(stripe.len() * row_units);
@@ -154,14 +156,40 @@ impl Naive<'_> {
         }
         for (plane, units) in stripe.into_iter().zip(rows) {
             if units.iter().any(Option::is_some) {
-                assert!(self.program(self.group(plane, kind), 0, true, units), "the plane has room");
+                assert!(self.program(self.group(plane, kind), HOST, true, units), "the plane has room");
             }
         }
         true
     }
 
+    /// The kind, the turn and the planes of the next stripe of a stream, whose turns are given by kind.
+    pub fn stripe_for(
+        &self,
+        kind: usize,
+        stream: usize,
+        turn: impl Fn(usize) -> usize,
+    ) -> Option<(usize, usize, Vec<usize>)> {
+        let (planes, dies) = (self.profile.planes_total() as usize, self.profile.dies_total() as usize);
+        let stripe_of = |kind: usize| {
+            let turns = (0..dies).map(|step| turn(kind) + step);
+            let has_room = |plane: &usize| self.has_room(self.group(*plane, kind), stream);
+            let with_room =
+                |die: usize| -> Vec<usize> { (die..planes).step_by(dies).filter(has_room).collect() };
+            let (turn, mut planes) =
+                turns.map(|turn| (turn, with_room(turn % dies))).find(|(_, planes)| !planes.is_empty())?;
+            let first = turn / dies % planes.len();
+            planes.rotate_left(first);
+            Some((kind, turn, planes))
+        };
+        let mut place = stripe_of(kind);
+        if place.is_none() && (0..planes).all(|plane| self.is_at_rest(self.group(plane, kind))) {
+            place = (0..self.profile.blocks.len()).find_map(stripe_of);
+        }
+        place
+    }
+
     /// Programs a row of a group; whether there is a block for it.
-    fn program(
+    pub fn program(
         &mut self,
         number: usize,
         stream: usize,
@@ -177,7 +205,8 @@ impl Naive<'_> {
                 if is_worn { block.erases } else { block.freed_at }
             };
             let Some(block) = free.min_by_key(key) else { return false };
-            group.blocks[block].state = State::Open;
+            let entry = &mut group.blocks[block];
+            (entry.state, entry.stream, entry.is_cold) = (State::Open, stream, false);
             group.open[stream] = Some(block);
         }
         let block = group.open[stream].expect("it was opened");
@@ -194,7 +223,7 @@ impl Naive<'_> {
         self.row_id += 1;
         let bytes = units.iter().flatten().count() as u64 * UNIT_BYTES;
         let first = row * row_units;
-        self.rows.push(Row { id: self.row_id, group: number, block, first, is_moved: stream == 1, units });
+        self.rows.push(Row { id: self.row_id, group: number, block, first, units });
         let ns = kind.program_ns[row % kind.program_ns.len()];
         let place = self.place(number, block, first);
         self.medium.submit(Op::new(Act::Program, is_host, place, Owner::Row(self.row_id), bytes, ns));
@@ -216,12 +245,17 @@ impl Naive<'_> {
                     let is_newest = before.is_none_or(|(_, version)| version < id);
                     (is_newest && !slot.dead).then_some(id)
                 }
+                From::Map(page) => {
+                    self.map_page_left(page);
+                    Some(0)
+                }
                 From::Place(from) => before.filter(|&(place, _)| place == from).map(|(_, version)| version),
             };
             if let Some(version) = version {
                 self.flash.insert(unit, (to, version));
                 self.groups[row.group].blocks[row.block].owners[to.at] = Some(unit);
                 before.into_iter().for_each(|(place, _)| self.invalidate(place));
+                self.map_changes(unit);
             }
         }
         let is_full = self.groups[row.group].blocks[row.block].rows == self.kind(row.group).rows() as usize;
@@ -243,7 +277,7 @@ impl Naive<'_> {
 
     /// Collection that the host must wait for is the host's.
     fn is_urgent(&self, group: usize) -> bool {
-        self.groups[group].count(State::Free) <= 2
+        self.groups[group].count(State::Free) <= self.floor()
     }
 
     pub fn collect(&mut self, group: usize) {
@@ -280,6 +314,7 @@ impl Naive<'_> {
         let valid_max = u64::from(kind.units() - kind.row_units());
         let wants = self.wants(number);
         let programs = self.counts[PROGRAMS];
+        let has_map = self.map.is_some();
         let group = &mut self.groups[number];
         let blocks = &group.blocks;
         let closed = (0..blocks.len()).filter(|&block| blocks[block].state == State::Closed);
@@ -316,7 +351,8 @@ impl Naive<'_> {
             _ => None,
         };
         let Some(block) = victim else { return false };
-        group.blocks[block].state = State::Victim;
+        let entry = &mut group.blocks[block];
+        (entry.state, entry.is_cold) = (State::Victim, has_map && !wants);
         (group.victim, group.page) = (Some(block), 0);
         true
     }
@@ -327,11 +363,11 @@ impl Naive<'_> {
         let page_units = kind.page_units() as usize;
         let is_urgent = self.is_urgent(number);
         while self.groups[number].page < kind.pages as usize {
-            let in_rows = |row: &Row| {
-                if row.group == number && row.is_moved { row.units.iter().flatten().count() } else { 0 }
-            };
-            let in_programs: usize = self.rows.iter().map(in_rows).sum();
-            let moving = self.copies(number) * page_units + self.groups[number].moved.len() + in_programs;
+            let rows = self.rows.iter().filter(|row| row.group == number);
+            let is_moved = |(_, from): &&(u64, From)| matches!(from, From::Place(_));
+            let in_programs = rows.flat_map(|row| row.units.iter().flatten()).filter(is_moved).count();
+            let there = self.groups[number].moved.iter().flatten().count();
+            let moving = self.copies(number) * page_units + there + in_programs;
             if moving >= 2 * kind.row_units() as usize {
                 return;
             }
@@ -352,28 +388,34 @@ impl Naive<'_> {
         let group = &mut self.groups[number];
         for at in page.at..page.at + page_units {
             if let Some(unit) = group.blocks[page.block].owners[at] {
-                group.moved.push((unit, Place { at, ..page }));
+                let is_map = unit >= self.profile.logical_units();
+                group.moved[usize::from(is_map)].push((unit, Place { at, ..page }));
             }
         }
     }
 
     fn program_moved(&mut self, number: usize, padded: bool) {
-        let row_units = self.kind(number).row_units() as usize;
-        loop {
-            let moved = &self.groups[number].moved;
-            let count = moved.len().min(row_units);
-            if count == 0 || count < row_units && !padded {
-                return;
-            }
-            let mut units: Vec<_> =
-                moved[..count].iter().map(|&(unit, place)| Some((unit, From::Place(place)))).collect();
-            units.resize(row_units, None);
-            if !self.program(number, 1, false, units) {
-                return;
-            }
-            self.groups[number].moved.drain(..count);
-            self.counts[MOVED_UNITS] += count as u64;
+        for (list, stream) in [(0, MOVED), (1, MAP)] {
+            while self.program_moved_of(number, list, stream, padded) {}
         }
+    }
+
+    fn program_moved_of(&mut self, number: usize, list: usize, stream: usize, padded: bool) -> bool {
+        let row_units = self.kind(number).row_units() as usize;
+        let moved = &self.groups[number].moved[list];
+        let count = moved.len().min(row_units);
+        if count == 0 || count < row_units && !padded {
+            return false;
+        }
+        let mut units: Vec<_> =
+            moved[..count].iter().map(|&(unit, place)| Some((unit, From::Place(place)))).collect();
+        units.resize(row_units, None);
+        if !self.program(number, stream, false, units) {
+            return false;
+        }
+        self.groups[number].moved[list].drain(..count);
+        self.counts[MOVED_UNITS] += count as u64;
+        true
     }
 
     /// Whether a block's units are all elsewhere, and no read of it is under way, nor a copy.
@@ -388,7 +430,7 @@ impl Naive<'_> {
         self.groups[number].blocks[block].valid() == 0
             && !self.medium.ops.iter().any(is_read)
             && !self.rows.iter().any(is_in_row)
-            && !self.groups[number].moved.iter().any(|(_, place)| of_block(place))
+            && !self.groups[number].moved.iter().flatten().any(|(_, place)| of_block(place))
     }
 
     fn erase_drained(&mut self, number: usize) {
@@ -416,17 +458,19 @@ impl Naive<'_> {
         }
     }
 
-    /// Whether the good blocks have no room for the capacity any more: in each group four of them are needed, and of
+    /// Whether the good blocks have no room for the capacity any more: in each group some of them are needed, and of
     /// each block all but one unit of a program may be invalid without being worth collection.
     pub fn is_read_only(&self) -> bool {
         let room = |number: usize| {
             let kind = self.kind(number);
             let good =
                 self.groups[number].blocks.iter().filter(|block| block.state != State::Bad).count() as u64;
-            let units = good.saturating_sub(4) * u64::from(kind.units());
+            let kept = if self.map.is_some() { 6 } else { 4 };
+            let units = good.saturating_sub(kept) * u64::from(kind.units());
             units.saturating_sub(good * u64::from(kind.row_units() - 1))
         };
-        (0..self.groups.len()).map(room).sum::<u64>() < self.profile.logical_units()
+        let map_pages = self.map.as_ref().map_or(0, Map::len);
+        (0..self.groups.len()).map(room).sum::<u64>() < self.profile.logical_units() + map_pages
     }
 
     pub fn erased(&mut self, place: Place) {
@@ -434,9 +478,10 @@ impl Naive<'_> {
         let number = self.group(place.plane, place.kind);
         let endurance = self.endurance(place);
         let is_read_only = self.is_read_only();
+        let has_map = self.map.is_some();
         let group = &mut self.groups[number];
-        group.has_erased = true;
         let block = &mut group.blocks[place.block];
+        group.has_erased |= !has_map || !block.is_cold && block.stream != MAP;
         block.erases += 1;
         (block.rows, block.freed_at) = (0, self.counts[ERASES]);
         let is_worn_out = block.erases >= endurance && !is_read_only;

@@ -1,7 +1,8 @@
 //! A drive as docs/flash.md describes it, and nothing else: lists, and searches through all of them. No code is shared
-//! with the model. The logical half (commands, buffer, map) is here, the physical half in `medium.rs`, collection in
-//! `moves.rs`.
+//! with the model. The logical half (commands, buffer) is here, the physical half in `medium.rs`, collection in
+//! `moves.rs`, a map that is in flash in `map.rs`.
 
+use super::map::Map;
 use super::medium::{Act, Medium, Op, Owner};
 use super::moves::{Block, Group, State};
 use nvmed_flash::{ArrayProfile, Command, Kind, TranslationProfile, UNIT_BYTES};
@@ -23,8 +24,8 @@ pub struct Answer {
     /// Commands, by their number in the list, with the times at which they complete, in this order; and whether they
     /// were refused.
     pub completions: Vec<(usize, u64, bool)>,
-    /// As `Counts`: host units, moved units, programmed units, programs, page reads, erases.
-    pub counts: [u64; 6],
+    /// As `Counts`, in its order.
+    pub counts: [u64; COUNTS],
 }
 
 /// A write's unit in memory.
@@ -57,15 +58,15 @@ pub struct Row {
     pub group: usize,
     pub block: usize,
     pub first: usize,
-    pub is_moved: bool,
     pub units: Vec<Option<(u64, From)>>,
 }
 
-/// What a program programs: a slot, or a copy of a physical unit.
+/// What a program programs: a slot, a copy of a physical unit, or a map page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
     Slot(u64),
     Place(Place),
+    Map(u64),
 }
 
 struct Pending {
@@ -125,7 +126,8 @@ pub struct Naive<'a> {
     pub row_id: u64,
     /// By kind, which die is next.
     pub turns: Vec<usize>,
-    pub counts: [u64; 6],
+    pub map: Option<Map>,
+    pub counts: [u64; COUNTS],
 }
 
 pub const HOST_UNITS: usize = 0;
@@ -134,6 +136,11 @@ pub const PROGRAMMED_UNITS: usize = 2;
 pub const PROGRAMS: usize = 3;
 pub const PAGE_READS: usize = 4;
 pub const ERASES: usize = 5;
+pub const MAP_HITS: usize = 6;
+pub const MAP_MISSES: usize = 7;
+pub const MAP_READS: usize = 8;
+pub const MAP_WRITES: usize = 9;
+pub const COUNTS: usize = 10;
 
 /// What a drive with room for so many commands at once does with a list of arrivals.
 pub fn simulate(profile: &ArrayProfile, room: usize, load: &[(u64, Command)]) -> Answer {
@@ -188,7 +195,8 @@ impl<'a> Naive<'a> {
             rows: Vec::new(),
             row_id: 0,
             turns: vec![0; profile.blocks.len()],
-            counts: [0; 6],
+            map: Map::new(profile),
+            counts: [0; COUNTS],
         }
     }
 
@@ -289,8 +297,18 @@ impl<'a> Naive<'a> {
         }
     }
 
+    pub fn command(&self, number: usize) -> Command {
+        self.commands[&number].command
+    }
+
     fn start(&mut self, number: usize) {
-        let Command { kind, start, bytes } = self.commands[&number].command;
+        if self.look_up(number, 0) {
+            self.begin_command(number);
+        }
+    }
+
+    pub fn begin_command(&mut self, number: usize) {
+        let Command { kind, start, bytes } = self.command(number);
         match kind {
             Kind::Read if bytes > 0 => self.read(number, start, bytes),
             Kind::Write { .. } if bytes > 0 && self.layer().is_some() => self.writes.push(number),
@@ -300,11 +318,7 @@ impl<'a> Naive<'a> {
                 self.flushes.push((self.version, number));
             }
             Kind::Deallocate if self.layer().is_some() => {
-                for unit in start.div_ceil(UNIT_BYTES)..(start + bytes) / UNIT_BYTES {
-                    self.slots.iter_mut().filter(|slot| slot.unit == unit).for_each(|slot| slot.dead = true);
-                    let copy = self.flash.remove(&unit);
-                    copy.into_iter().for_each(|(place, _)| self.invalidate(place));
-                }
+                self.deallocate(start, bytes);
                 self.complete(number);
             }
             _ => self.complete(number),
@@ -376,11 +390,11 @@ impl<'a> Naive<'a> {
         self.profile.blocks[kind].page_units() as usize
     }
 
-    pub fn read_page(&mut self, page: Place, is_host: bool, bytes: u64, owner: Owner) {
+    pub fn read_page(&mut self, place: Place, is_host: bool, bytes: u64, owner: Owner) {
         self.counts[PAGE_READS] += 1;
-        let times = &self.profile.blocks[page.kind].read_ns;
-        let ns = times[page.at / self.page_units(page.kind) % times.len()];
-        self.medium.submit(Op::new(Act::Read, is_host, page, owner, bytes, ns));
+        let times = &self.profile.blocks[place.kind].read_ns;
+        let ns = times[place.at / self.page_units(place.kind) % times.len()];
+        self.medium.submit(Op::new(Act::Read, is_host, place, owner, bytes, ns));
     }
 
     /// Operations for each page of a command, where pages are overwritten in place.
@@ -409,6 +423,7 @@ impl<'a> Naive<'a> {
                 self.gather(slot);
             }
             Owner::Copy(page) => self.copied(page),
+            Owner::MapPage(page) => self.map_page_came(page),
             Owner::Row(_) | Owner::Erase => unreachable!("these read nothing"),
         }
     }
@@ -474,7 +489,7 @@ impl<'a> Naive<'a> {
     }
 
     /// Whether a slot has what was written last to its unit.
-    fn is_current(&self, slot: &Slot) -> bool {
+    pub fn is_current(&self, slot: &Slot) -> bool {
         let newer = |other: &Slot| other.unit == slot.unit && other.id > slot.id;
         let is_overtaken = self.flash.get(&slot.unit).is_some_and(|&(_, version)| version > slot.id);
         !slot.dead && !is_overtaken && !self.slots.iter().any(newer)
@@ -509,11 +524,13 @@ impl<'a> Naive<'a> {
             return;
         }
         (0..self.groups.len()).for_each(|group| self.collect(group));
+        self.feed_map();
         self.program_gathered();
         if self.is_read_only() {
             self.ended.extend(self.writes.drain(..).map(|number| (number, true)));
         }
-        while let Some(&number) = self.writes.first() {
+        let is_behind = self.map.as_ref().is_some_and(Map::is_behind);
+        while let Some(&number) = self.writes.first().filter(|_| !is_behind) {
             let Command { start, bytes, .. } = self.commands[&number].command;
             let units = ((start + bytes).div_ceil(UNIT_BYTES) - start / UNIT_BYTES) as usize;
             if self.slots.len() + self.promised + units > self.slots_max {

@@ -1,0 +1,342 @@
+//! The map cache: which pages of the map are in the device's memory, which of them are dirty, and what waits for which
+//! (docs/flash.md, "The map cache"). What the entries say is always in `Layer::map`.
+
+use crate::calendar::NEVER;
+use crate::fair::Fair;
+use crate::fifo::{Fifo, Linked, NONE};
+use crate::profile::{ArrayProfile, MapCacheProfile};
+use std::collections::VecDeque;
+
+/// Where a map page is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Residence {
+    /// In flash, or nowhere.
+    #[default]
+    Away,
+    /// As before, and a command waits for it.
+    Wanted,
+    /// It has room in the cache, and is being read.
+    Coming,
+    /// In the cache.
+    Here,
+}
+
+/// A page of the map.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MapPage {
+    pub residence: Residence,
+    /// It is not here, and has changed.
+    pub is_late: bool,
+    /// It is here, and has changed since it was read, or since its last program was begun.
+    pub is_dirty: bool,
+    /// It is being programmed.
+    pub is_leaving: bool,
+    /// When it joined the queue in which it is.
+    since: u64,
+    waiters: Fifo,
+    links: [Links; 2],
+}
+
+/// Neighbours in a [`Chain`].
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    before: u32,
+    after: u32,
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        Self { before: NONE, after: NONE }
+    }
+}
+
+/// A list of map pages, from which any one can be taken. A page is in one list of each side at most.
+#[derive(Clone, Copy, Debug)]
+struct Chain {
+    side: usize,
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl Chain {
+    fn new(side: usize) -> Self {
+        Self { side, head: NONE, tail: NONE, len: 0 }
+    }
+
+    fn push(&mut self, pages: &mut [MapPage], page: u32) {
+        pages[page as usize].links[self.side] = Links { before: self.tail, after: NONE };
+        match self.tail {
+            NONE => self.head = page,
+            tail => pages[tail as usize].links[self.side].after = page,
+        }
+        self.tail = page;
+        self.len += 1;
+    }
+
+    fn remove(&mut self, pages: &mut [MapPage], page: u32) {
+        let Links { before, after } = pages[page as usize].links[self.side];
+        match before {
+            NONE => self.head = after,
+            before => pages[before as usize].links[self.side].after = after,
+        }
+        match after {
+            NONE => self.tail = before,
+            after => pages[after as usize].links[self.side].before = before,
+        }
+        self.len -= 1;
+    }
+
+    fn first(self) -> Option<u32> {
+        (self.head != NONE).then_some(self.head)
+    }
+}
+
+/// A command that waits for a map page, or did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waiter {
+    next: u32,
+    /// The first map page that it has not looked up yet.
+    page: u32,
+}
+
+impl Linked for Waiter {
+    fn next(&mut self) -> &mut u32 {
+        &mut self.next
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct MapCache {
+    /// Units whose entries a map page has.
+    pub entries: u32,
+    pub pages: Box<[MapPage]>,
+    /// Map pages that there is room for.
+    room: u32,
+    /// Those that have room, by their last use.
+    used: Chain,
+    /// Those of them that are dirty and not leaving, by their last use.
+    dirty: Chain,
+    /// Those that wait for room, by rank: what commands wait for, and what is late.
+    queues: [Chain; 2],
+    fair: Fair,
+    overtakes: u32,
+    joined: u64,
+    /// Map pages that are late, and those that are leaving.
+    late: u32,
+    leaving: u32,
+    waiters: Box<[Waiter]>,
+    /// Commands that wait no more.
+    ready: VecDeque<u32>,
+    /// The turn of write-outs over the dies.
+    pub turn: usize,
+}
+
+const WANTED: usize = 0;
+const LATE: usize = 1;
+
+impl MapCache {
+    /// An empty cache of a drive.
+    pub fn new(array: &ArrayProfile, profile: &MapCacheProfile, commands: usize) -> Self {
+        let pages = array.map_pages() as usize;
+        Self {
+            entries: profile.entries() as u32,
+            pages: vec![MapPage::default(); pages].into(),
+            room: profile.pages().min(pages as u64) as u32,
+            used: Chain::new(0),
+            dirty: Chain::new(1),
+            queues: [Chain::new(0); 2],
+            fair: Fair::default(),
+            overtakes: array.overtakes,
+            joined: 0,
+            late: 0,
+            leaving: 0,
+            waiters: vec![Waiter::default(); commands].into(),
+            ready: VecDeque::new(),
+            turn: 0,
+        }
+    }
+
+    /// Whether so much is late that no write gets room.
+    pub fn is_behind(&self) -> bool {
+        self.late > self.room
+    }
+
+    /// Whether a map page neither has room in the cache nor is waited for by a command.
+    pub fn is_away(&self, page: u32) -> bool {
+        self.pages[page as usize].residence == Residence::Away
+    }
+
+    /// The map page is used now.
+    fn touch(&mut self, page: u32) {
+        self.used.remove(&mut self.pages, page);
+        self.used.push(&mut self.pages, page);
+        let MapPage { is_dirty, is_leaving, .. } = self.pages[page as usize];
+        if is_dirty && !is_leaving {
+            self.dirty.remove(&mut self.pages, page);
+            self.dirty.push(&mut self.pages, page);
+        }
+    }
+
+    fn join(&mut self, queue: usize, page: u32) {
+        self.joined += 1;
+        self.pages[page as usize].since = self.joined;
+        self.queues[queue].push(&mut self.pages, page);
+    }
+
+    /// A command looks up a map page that is somewhere; whether it is here. Else the command waits, and looks up `next`
+    /// when it goes on.
+    pub fn find(&mut self, page: u32, command: u32, next: u32) -> bool {
+        match self.pages[page as usize].residence {
+            Residence::Here => {
+                self.touch(page);
+                return true;
+            }
+            Residence::Away => {
+                if self.pages[page as usize].is_late {
+                    self.queues[LATE].remove(&mut self.pages, page);
+                }
+                self.join(WANTED, page);
+                self.pages[page as usize].residence = Residence::Wanted;
+            }
+            Residence::Wanted | Residence::Coming => {}
+        }
+        self.waiters[command as usize].page = next;
+        self.pages[page as usize].waiters.push(&mut self.waiters, command);
+        false
+    }
+
+    /// A map page changes; whether it is here.
+    pub fn change(&mut self, page: u32) -> bool {
+        let entry = &mut self.pages[page as usize];
+        if entry.residence == Residence::Here {
+            if !std::mem::replace(&mut entry.is_dirty, true) && !entry.is_leaving {
+                self.dirty.push(&mut self.pages, page);
+            }
+            self.touch(page);
+            return true;
+        }
+        if !std::mem::replace(&mut entry.is_late, true) {
+            self.late += 1;
+            if entry.residence == Residence::Away {
+                self.join(LATE, page);
+            }
+        }
+        false
+    }
+
+    /// Gives room to the next map page that waits for it, if there is room; and whether a command waits for it.
+    pub fn take_room(&mut self) -> Option<(u32, bool)> {
+        let orders =
+            self.queues.map(|queue| queue.first().map_or(NEVER, |page| self.pages[page as usize].since));
+        let rank = self.fair.choice(&orders, self.overtakes)?;
+        if self.used.len == self.room {
+            let oldest = self.used.first()?;
+            let entry = &mut self.pages[oldest as usize];
+            if entry.residence != Residence::Here || entry.is_dirty || entry.is_leaving {
+                return None;
+            }
+            entry.residence = Residence::Away;
+            self.used.remove(&mut self.pages, oldest);
+        }
+        self.fair.took(rank, &orders);
+        let page = self.queues[rank].first()?;
+        self.queues[rank].remove(&mut self.pages, page);
+        self.pages[page as usize].residence = Residence::Coming;
+        self.used.push(&mut self.pages, page);
+        Some((page, rank == WANTED))
+    }
+
+    /// A map page is in the controller: what waited for it goes on.
+    pub fn came(&mut self, page: u32) {
+        let entry = &mut self.pages[page as usize];
+        entry.residence = Residence::Here;
+        if std::mem::take(&mut entry.is_late) {
+            entry.is_dirty = true;
+            self.late -= 1;
+            self.dirty.push(&mut self.pages, page);
+        }
+        self.touch(page);
+        let mut waiters = std::mem::take(&mut self.pages[page as usize].waiters);
+        while let Some(command) = waiters.pop(&mut self.waiters) {
+            self.ready.push_back(command);
+        }
+    }
+
+    /// A command that waits no more, and the first map page that it has not looked up.
+    pub fn next_ready(&mut self) -> Option<(u32, u32)> {
+        self.ready.pop_front().map(|command| (command, self.waiters[command as usize].page))
+    }
+
+    /// Whether more wait for room than are being written, and there is something to write.
+    pub fn wants_write_out(&self) -> bool {
+        let waiting = self.queues[WANTED].len + self.queues[LATE].len;
+        waiting > self.leaving && self.dirty.len > 0
+    }
+
+    /// The dirty map page that was used least recently, which leaves now.
+    pub fn next_leaving(&mut self) -> Option<u32> {
+        let page = self.dirty.first()?;
+        self.dirty.remove(&mut self.pages, page);
+        let entry = &mut self.pages[page as usize];
+        (entry.is_dirty, entry.is_leaving) = (false, true);
+        self.leaving += 1;
+        Some(page)
+    }
+
+    /// The program of a map page has ended.
+    pub fn left(&mut self, page: u32) {
+        self.leaving -= 1;
+        let entry = &mut self.pages[page as usize];
+        entry.is_leaving = false;
+        if entry.is_dirty {
+            self.dirty.push(&mut self.pages, page);
+            self.touch(page);
+        }
+    }
+}
+
+#[cfg(test)]
+impl MapCache {
+    /// Checks that each map page is in the lists in which it should be.
+    pub fn audit(&self) {
+        let listed = |chain: &Chain| {
+            let (mut listed, mut before, mut page) = (Vec::new(), NONE, chain.head);
+            while page != NONE {
+                let links = self.pages[page as usize].links[chain.side];
+                assert_eq!(links.before, before, "a list of map pages is torn");
+                listed.push(page);
+                (before, page) = (page, links.after);
+            }
+            assert_eq!((chain.tail, chain.len as usize), (before, listed.len()), "a list's end");
+            listed.sort_unstable();
+            listed
+        };
+        let those = |is: fn(&MapPage) -> bool| -> Vec<u32> {
+            (0..self.pages.len() as u32).filter(|&page| is(&self.pages[page as usize])).collect()
+        };
+        let used = those(|page| matches!(page.residence, Residence::Coming | Residence::Here));
+        assert!(used.len() <= self.room as usize, "{} map pages in room for {}", used.len(), self.room);
+        assert_eq!(listed(&self.used), used);
+        assert_eq!(listed(&self.dirty), those(|page| page.is_dirty && !page.is_leaving));
+        assert_eq!(listed(&self.queues[WANTED]), those(|page| page.residence == Residence::Wanted));
+        assert_eq!(
+            listed(&self.queues[LATE]),
+            those(|page| page.residence == Residence::Away && page.is_late)
+        );
+        assert_eq!(self.late as usize, those(|page| page.is_late).len());
+        assert_eq!(self.leaving as usize, those(|page| page.is_leaving).len());
+        let is_here = |page: &MapPage| page.residence == Residence::Here;
+        assert!(self.pages.iter().all(|page| !(page.is_dirty || page.is_leaving) || is_here(page)));
+        assert!(self.pages.iter().all(|page| !(page.is_late && is_here(page))));
+    }
+
+    /// Whether nothing waits, comes or leaves.
+    pub fn is_at_rest(&self) -> bool {
+        let is_coming = |page: &MapPage| page.residence == Residence::Coming;
+        self.late == 0
+            && self.leaving == 0
+            && self.queues.iter().all(|queue| queue.len == 0)
+            && !self.pages.iter().any(is_coming)
+    }
+}
