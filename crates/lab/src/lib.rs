@@ -9,9 +9,9 @@
 #![deny(unsafe_code)]
 
 pub mod cache_policies;
-pub mod cell;
+mod cell;
 pub mod cgroup;
-mod chart;
+pub mod chart;
 pub mod duel;
 mod error;
 pub mod experiment;
