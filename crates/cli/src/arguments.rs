@@ -160,7 +160,7 @@ pub enum Command {
     /// Tell a device that the contents of its file system's free space are not needed
     #[command(after_help = PLACES)]
     Trim(Trim),
-    /// Show a device's controller, namespace and file system
+    /// Show a device's controller, which virtual drive it is, its namespace and its file system
     #[command(after_help = PLACES)]
     Info(Info),
     /// List the NVMe devices of this machine: who drives and who uses them, how they can be opened
@@ -212,7 +212,7 @@ pub enum Command {
 pub struct Format {
     /// The device; a file that does not exist is made, sparse, with --size
     pub device: OsString,
-    /// Size of a new file, or to grow an existing one to: 64M, 1G
+    /// Size of a new file, or to grow an existing one to: 64M, 1G; a drive's is said by `nvmed device create`
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
     /// Size of the file system, at the start of the device: what is behind it is left for partitions (`nvmed serve`)

@@ -8,7 +8,7 @@ use crate::output::Output;
 use nvmed_block::signature;
 use nvmed_fs::{FileSystem, FormatOptions, Superblock, Trouble};
 use nvmed_io::Device;
-use nvmed_stack::{DeviceSpec, Open};
+use nvmed_stack::{DeviceSpec, Open, StackError};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -122,6 +122,9 @@ pub fn refuse(command: &str, name: &str, held: &str, option: &str) -> Failure {
 
 /// The size that the device is to have, after a look at what it holds now.
 fn size(arguments: &Format, spec: &DeviceSpec, path: &str, name: &str) -> Result<u64, Failure> {
+    if let Some(bytes) = nvmed_stack::drive_bytes(path)? {
+        refuse_size_of_drive(arguments.size, bytes, path)?;
+    }
     let wanted = arguments.size.or(spec.size_bytes());
     let fd = match rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(fd) => fd,
@@ -158,6 +161,15 @@ fn size(arguments: &Format, spec: &DeviceSpec, path: &str, name: &str) -> Result
         }
         None => Ok(bytes),
     }
+}
+
+/// A drive's size is in its state, and whoever makes the drive says it.
+fn refuse_size_of_drive(wanted: Option<u64>, bytes: u64, path: &str) -> Result<(), Failure> {
+    if wanted.is_none() {
+        return Ok(());
+    }
+    let what = "--size, or make another drive of it with `nvmed device create --again --size`";
+    Err(StackError::IsDrive { image: path.to_owned(), bytes, what }.into())
 }
 
 /// Another nvmed process holds a lock on the file; the kernel holds a block device for itself.

@@ -15,6 +15,15 @@ pub(crate) struct ImageDrive {
     bytes: u64,
 }
 
+/// Bytes of the drive that an image is, whichever engine opens it; `None` of an image that is none.
+///
+/// # Errors
+/// The file beside it is the state of no drive.
+pub fn drive_bytes(image: &str) -> Result<Option<u64>, StackError> {
+    let described = DriveFile::describe(Path::new(image)).map_err(|error| StackError::DriveFile { error })?;
+    Ok(described.map(|drive| drive.image_bytes))
+}
+
 /// The drive that a device's image is, if it is one.
 pub(crate) fn beside(spec: &VirtualSpec) -> Result<Option<ImageDrive>, StackError> {
     if spec.medium != Medium::File {
@@ -95,7 +104,7 @@ pub struct NewDrive<'a> {
 /// The size fits no drive of the profile, the image is in use or a drive already, or the host refuses.
 pub fn create_drive(new: &NewDrive<'_>) -> Result<Profile, StackError> {
     let image = Path::new(new.image);
-    if !new.again && DriveFile::beside(image).exists() {
+    if !new.again && DriveFile::is_beside(image) {
         return Err(StackError::AlreadyDrive { image: new.image.to_owned() });
     }
     let there = std::fs::metadata(image).ok().map(|found| found.len()).filter(|&bytes| bytes > 0);

@@ -28,7 +28,7 @@ pub use behaviour::Behaviour;
 pub use caller::Caller;
 pub use config::{Behind, Config, ConfigError, IoUring, RawSyscalls, Sharing};
 pub use device::{Open, open_device, open_engine};
-pub use drive::{NewDrive, create_drive, precondition_drive};
+pub use drive::{NewDrive, create_drive, drive_bytes, precondition_drive};
 pub use error::{PartitionError, StackError};
 pub use mount::{Mount, Surroundings, mount, salvage, salvage_watched};
 pub use nvmed_fs::Durability;

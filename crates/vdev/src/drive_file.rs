@@ -134,6 +134,12 @@ impl DriveFile {
         name.into()
     }
 
+    /// Whether there is a file beside an image, be it a link that leads nowhere.
+    #[must_use]
+    pub fn is_beside(image: &Path) -> bool {
+        Self::beside(image).symlink_metadata().is_ok()
+    }
+
     /// What the state beside an image says of its drive; `None` if there is none.
     ///
     /// # Errors
@@ -142,6 +148,9 @@ impl DriveFile {
         let path = Self::beside(image);
         let file = File { path: &path };
         match rustix::fs::open(&path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
+            Err(Errno::NOENT) if Self::is_beside(image) => {
+                Err(file.damaged("is a link to a file that is not there"))
+            }
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(file.host("open it", errno)),
             Ok(fd) => {

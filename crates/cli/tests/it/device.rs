@@ -92,11 +92,21 @@ fn a_drive_stays_with_its_image() {
     let there = "is a drive that was made by `nvmed device create`, 67108864 bytes; leave out ";
     scratch.fails(["info", "virtual:d.img?profile=tlc"], 2, &format!("{there}`profile`"));
     scratch.fails(["info", "virtual:d.img?latency=1us"], 2, &format!("{there}`latency` and `bandwidth`"));
-    scratch.fails(
-        ["format", "d.img", "--size", "128M", "--force"],
-        2,
-        &format!("{there}the size, or make another"),
-    );
+    // Its size, too, whichever engine opens it, and whether it holds something or not.
+    let size =
+        format!("{there}--size, or make another drive of it with `nvmed device create --again --size`");
+    for arguments in [
+        &["format", "d.img", "--size", "128M", "--force"][..],
+        &["format", "d.img", "--size", "64M"],
+        &["format", "uring:d.img?direct=off", "--size", "32M"],
+    ] {
+        scratch.fails(arguments, 2, &size);
+    }
+    for command in ["info", "identify"] {
+        scratch.fails([command, "virtual:d.img?size=128M"], 2, &format!("{there}`size`, or make another"));
+    }
+    assert!(scratch.ok(["info", "virtual:d.img?size=64M"]).contains("SLC NAND"));
+    scratch.fails(["format", "virtual:d.img?size=128M", "--force"], 2, "with `nvmed device create --again`");
     scratch.fails(
         ["device", "create", "d.img", "--profile", "tlc"],
         4,
@@ -132,6 +142,56 @@ fn a_drive_stays_with_its_image() {
         "d.img.flash is no state of a drive; the image's bytes are as they were",
     );
     std::fs::remove_file(scratch.path("d.img.flash")).unwrap();
+    std::os::unix::fs::symlink("nowhere", scratch.path("d.img.flash")).unwrap();
+    scratch.fails(
+        ["cat", "d.img:/a"],
+        4,
+        "d.img.flash is a link to a file that is not there; the image's bytes",
+    );
+    scratch.fails(["device", "create", "d.img", "--profile", "slc"], 4, "d.img is a drive already");
+    std::fs::remove_file(scratch.path("d.img.flash")).unwrap();
     assert_eq!(scratch.ok(["cat", "d.img:/a"]).len(), 500_000);
     scratch.fails(["device", "precondition", "d.img"], 4, "d.img is a plain device without a drive's state");
+}
+
+#[test]
+fn a_drive_says_what_it_is() {
+    let scratch = Scratch::new();
+    scratch.ok(["device", "create", "d.img", "--profile", "tlc", "--size", "1G"]);
+    scratch.ok(["format", "d.img"]);
+    let lines = "drive       tlc: TLC 3D NAND behind PCIe 3.0 x4; kept beside its image\n            \
+                 8 channels x 1 chips x 4 dies x 4 planes\n            \
+                 15 blocks a plane, of 51 pages of 16.0 KiB, 3 a program\n";
+    for command in ["info", "identify"] {
+        let page = scratch.ok([command, "d.img"]);
+        assert!(
+            page.contains("nvmed TLC 3D NAND behind PCIe 3.0 x4, serial") && page.contains(lines),
+            "{page}"
+        );
+        let json = scratch.ok([command, "--json", "d.img"]);
+        assert!(json.contains("\"drive\":{\"profile\":\"tlc\",\"what\":\"TLC 3D NAND"), "{json}");
+        assert!(json.contains("\"kept\":true,\"in_place\":false,\"channels\":8,"), "{json}");
+    }
+    let page = scratch.ok(["identify", "d.img"]);
+    assert!(
+        page.contains("writes in multiples of 4.0 KiB, best 192.0 KiB; discards in multiples of 4.0 KiB"),
+        "{page}"
+    );
+    // What the file system has written is used, and not more.
+    assert!(page.contains("of 2097152 LBAs allocated") && !page.contains(" 2097152 of 2097152"), "{page}");
+    // A drive of a profile that is not built in, and one that is not kept.
+    let own = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../stack/profiles/slc.toml"));
+    scratch.file("my.toml", own.unwrap().replace("SLC NAND, 4 KiB pages", "mine"));
+    let page = scratch.ok(["info", "virtual:?media=dram,size=64M,profile=my.toml"]);
+    assert!(
+        page.contains("nvmed mine, serial") && page.contains("drive       mine; new at each opening\n"),
+        "{page}"
+    );
+    let page = scratch.ok(["info", "virtual:?media=dram,size=64M,profile=dram"]);
+    assert!(page.contains("pages of 4.0 KiB, overwritten in place"), "{page}");
+    let plain = scratch.ok(["identify", "--json", "virtual:?media=dram,size=64M"]);
+    assert!(
+        plain.contains("\"drive\":null") && plain.contains("\"model\":\"nvmed virtual controller\""),
+        "{plain}"
+    );
 }
