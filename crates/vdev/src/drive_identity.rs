@@ -34,7 +34,7 @@ impl Controller {
     /// Logical blocks that are allocated (NUSE): of a drive with a map, those that it maps; else all.
     pub(crate) fn used_blocks(&self) -> u64 {
         let mapped = self.drive.as_ref().and_then(|drive| drive.state.lock().flash.mapped_units());
-        mapped.map_or(self.lba_count(), |units| units * UNIT_BYTES >> self.lba_shift)
+        mapped.map_or(self.lba_count(), |units| (units * UNIT_BYTES) >> self.lba_shift)
     }
 
     /// The sizes that suit a drive (NVM 1.0, 5.8.2). NOIOB stays 0: the drive gathers what is written wherever it

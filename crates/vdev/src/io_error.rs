@@ -37,7 +37,7 @@ impl Controller {
         let first = span.offset >> self.lba_shift;
         let bytes_to = |block: u64| ((block << self.lba_shift).min(span.end()) - span.offset) as usize;
         // All before `good` work; up to `bad`, not all do.
-        let (mut good, mut bad) = (first, (span.end() - 1 >> self.lba_shift) + 1);
+        let (mut good, mut bad) = (first, ((span.end() - 1) >> self.lba_shift) + 1);
         while bad - good > 1 {
             let middle = good.midpoint(bad);
             if works(bytes_to(middle)).is_ok() { good = middle } else { bad = middle }
