@@ -6,6 +6,13 @@
 //! Invariant: what a stranger wrote is a request that can be, or a malformed line that is counted; never a panic.
 #![forbid(unsafe_code)]
 
+mod analysis;
+mod fenwick;
 mod request;
+mod row;
+mod summary;
 
+pub use analysis::{Analysis, Burstiness, HitRatio, ReuseDistances, WindowSet, WorkingSet};
 pub use request::{Flags, Names, Op, Request, RequestError};
+pub use row::{Cell, Row};
+pub use summary::{Interference, Part, SizeClass, Summary, TimeClass, Waiting};

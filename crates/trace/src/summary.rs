@@ -1,0 +1,142 @@
+//! What a trace is like.
+
+use crate::analysis::{Burstiness, ReuseDistances, WorkingSet};
+use crate::{Names, Row};
+use serde::Serialize;
+
+/// What an analysis found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// All devices together: what needs the requests before it (locality, waiting, gaps) is by device all the same.
+    pub all: Part,
+    /// By device, of those that have requests.
+    pub devices: Vec<Part>,
+    /// By process, of those that the trace names.
+    pub processes: Vec<Part>,
+    /// Distances of reuse, if they were asked for.
+    pub reuse: Option<ReuseDistances>,
+    /// Requests that were put in after a later one of their device: they count as if they arrived with it.
+    pub out_of_order: u64,
+    /// Requests of devices beyond the first 65,536, which are not analysed.
+    pub left_out: u64,
+}
+
+/// What a device, a process, or all of them are like.
+#[derive(Clone, Debug, Serialize)]
+pub struct Part {
+    /// The number of the device or process.
+    #[serde(skip)]
+    pub(crate) number: u32,
+    /// The row of the tables.
+    #[serde(flatten)]
+    pub row: Row,
+    /// Discards.
+    pub discards: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Offset of the first byte that is read or written.
+    pub first_offset_bytes: u64,
+    /// End of the last one.
+    pub end_offset_bytes: u64,
+    /// The largest power of two that divides all sizes and offsets, up to 4096.
+    pub granule_bytes: u64,
+    /// Standard error of the temporal locality, in percentage points; 0 is exact.
+    pub temporal_locality_error_points: f64,
+    /// Sizes, and throughput by size (Figures 3 and 4).
+    pub sizes: Vec<SizeClass>,
+    /// Response times (Figure 5).
+    pub response: Vec<TimeClass>,
+    /// Times between arrivals (Figure 6).
+    pub gaps: Vec<TimeClass>,
+    /// How long the device had had nothing to do when a request arrived.
+    pub idle: Vec<TimeClass>,
+    /// Service time of requests of at most 4 KiB by the time since the last arrival.
+    pub service_after_gap: Vec<TimeClass>,
+    /// Waiting against service; `None` when the trace has no service times.
+    pub waiting: Option<Waiting>,
+    /// Reads beside writes; `None` when the trace has no finish times.
+    pub interference: Option<Interference>,
+    /// How unevenly requests arrive; of devices only.
+    pub burstiness: Vec<Burstiness>,
+    /// Distinct units; of devices only.
+    pub working_set: Option<WorkingSet>,
+}
+
+/// Requests of sizes up to a limit, and above half of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct SizeClass {
+    /// The limit; the last class has none.
+    pub at_most_kib: Option<u64>,
+    /// How many reads.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Bytes that were read by the time it took from start to finish.
+    pub read_mib_per_s: Option<f64>,
+    /// How many writes.
+    pub writes: u64,
+    /// Their bytes.
+    pub write_bytes: u64,
+    /// Bytes that were written by the time it took from start to finish.
+    pub write_mib_per_s: Option<f64>,
+}
+
+/// Requests of times up to a limit, and above half of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TimeClass {
+    /// The limit; the last class has none.
+    pub at_most_ms: Option<f64>,
+    /// How many.
+    pub requests: u64,
+    /// The mean of what the distribution is of: the time itself, or of `service_after_gap` the service time.
+    pub mean_ms: f64,
+}
+
+/// How long requests wait before they are served.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Waiting {
+    /// Mean from arrival to start.
+    pub mean_ms: f64,
+    /// The longest.
+    pub max_ms: f64,
+    /// Waiting by response time, of the sums.
+    pub share_of_response_pct: f64,
+    /// The longest response time.
+    pub response_max_ms: f64,
+    /// Sum of the service times by the duration: above 100 the device served several at once.
+    pub utilisation_pct: f64,
+    /// Mean number of requests in the queue and in service, by Little's law.
+    pub mean_in_system: f64,
+}
+
+/// Reads that arrive while a write is under way, and the others.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interference {
+    /// Share of the reads that arrive before a write that arrived earlier has finished.
+    pub reads_beside_write_pct: f64,
+    /// Mean response time of these.
+    pub beside_response_ms: Option<f64>,
+    /// Their mean size.
+    pub beside_mean_kib: Option<f64>,
+    /// Mean response time of the other reads.
+    pub alone_response_ms: Option<f64>,
+    /// Their mean size.
+    pub alone_mean_kib: Option<f64>,
+}
+
+impl Summary {
+    /// Gives the trace, its devices and its processes their names.
+    #[must_use]
+    pub fn named(mut self, trace: &str, devices: &Names, processes: &Names) -> Self {
+        trace.clone_into(&mut self.all.row.name);
+        for (parts, names, what) in
+            [(&mut self.devices, devices, "device"), (&mut self.processes, processes, "process")]
+        {
+            for part in parts {
+                let name = names.name(part.number);
+                part.row.name = if name.is_empty() { format!("{what} {}", part.number) } else { name.to_owned() };
+            }
+        }
+        self
+    }
+}

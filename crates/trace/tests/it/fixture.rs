@@ -1,0 +1,133 @@
+//! One small trace whose every number was found by hand.
+
+use nvmed_trace::{Analysis, Cell, Op, Part, Request, Summary, TimeClass};
+
+const KIB: u64 = 1024;
+const MS: u64 = 1_000_000;
+
+/// Six reads and writes, a Discard that the last one waits for, and a Flush that ends the trace. Offsets and sizes in
+/// KiB and times in ms: arrival, start, finish.
+fn requests() -> Vec<Request> {
+    let table = [
+        (Op::Write, 0, 8, 0, 1, 3),
+        (Op::Read, 8, 4, 2, 3, 4),
+        (Op::Write, 0, 4, 10, 10, 12),
+        (Op::Read, 4, 16, 30, 31, 35),
+        (Op::Write, 1024, 12, 35, 35, 36),
+        (Op::Discard, 0, 4, 36, 36, 40),
+        (Op::Read, 1024, 8, 39, 40, 44),
+        (Op::Flush, 0, 0, 50, 50, 60),
+    ];
+    let requests = table.map(|(op, offset, size, arrival, start, finish)| Request {
+        // The two at 1 MiB begin 512 bytes behind it: no multiple of 4 KiB.
+        offset: offset * KIB + if offset == 1024 { 512 } else { 0 },
+        start_ns: Some(start * MS),
+        finish_ns: Some(finish * MS),
+        ..Request::new(op, 0, size * KIB, arrival * MS)
+    });
+    requests.into()
+}
+
+fn summary() -> Summary {
+    let mut analysis = Analysis::default().with_reuse();
+    requests().iter().for_each(|request| analysis.push(request));
+    analysis.finish()
+}
+
+fn near(left: f64, right: f64) -> bool {
+    (left - right).abs() < 1e-9 * right.abs().max(1.0)
+}
+
+#[test]
+fn each_column_is_the_one_by_hand() {
+    let cells = [
+        (Cell::Data, 52.0),
+        (Cell::Requests, 6.0),
+        (Cell::Max, 16.0),
+        (Cell::Mean, 52.0 / 6.0),
+        (Cell::MeanRead, 28.0 / 3.0),
+        (Cell::MeanWrite, 8.0),
+        (Cell::WriteRequests, 50.0),
+        (Cell::WriteBytes, 100.0 * 24.0 / 52.0),
+        (Cell::Duration, 0.060),
+        (Cell::Arrival, 100.0),
+        (Cell::Access, 52.0 / 0.060),
+        // The second arrives before the first has finished, the last before the Discard has.
+        (Cell::NoWait, 100.0 * 4.0 / 6.0),
+        (Cell::Service, 14.0 / 6.0),
+        (Cell::Response, 18.0 / 6.0),
+        (Cell::Spatial, 100.0 * 2.0 / 6.0),
+        (Cell::Temporal, 100.0 * 2.0 / 6.0),
+        (Cell::SinglePage, 100.0 * 2.0 / 6.0),
+        (Cell::LongGaps, 20.0),
+    ];
+    let summary = summary();
+    for part in [&summary.all, &summary.devices[0]] {
+        for (cell, value) in cells {
+            let found = part.row.get(cell);
+            assert!(found.is_some_and(|found| near(found, value)), "{cell:?}: {found:?}, not {value}");
+        }
+        assert_eq!((part.discards, part.flushes, part.granule_bytes), (1, 1, 512));
+        assert_eq!((part.first_offset_bytes, part.end_offset_bytes), (0, (1024 + 12) * KIB + 512));
+    }
+    assert_eq!((summary.devices.len(), summary.processes.len()), (1, 0));
+}
+
+#[test]
+fn each_distribution_is_the_one_by_hand() {
+    let part = summary().all;
+    let classes = |classes: &[TimeClass]| -> Vec<(f64, u64)> {
+        classes.iter().map(|class| (class.at_most_ms.expect("all are short"), class.requests)).collect()
+    };
+    assert_eq!(classes(&part.response), [(1.0, 1), (2.0, 2), (4.0, 1), (8.0, 2)]);
+    assert_eq!(classes(&part.gaps), [(2.0, 1), (4.0, 1), (8.0, 2), (32.0, 1)]);
+    // 6 ms before the third, 18 before the fourth, none before the fifth.
+    assert_eq!(classes(&part.idle), [(2f64.powi(-10), 1), (8.0, 1), (32.0, 1)]);
+    // The two of 4 KiB arrive 2 ms and 8 ms after another one, and take 1 and 2 ms.
+    assert_eq!(classes(&part.service_after_gap), [(2.0, 1), (8.0, 1)]);
+    assert_eq!(part.service_after_gap.iter().map(|class| class.mean_ms).collect::<Vec<_>>(), [1.0, 2.0]);
+    let sizes = part.sizes.iter().take(4).map(|class| (class.reads, class.writes));
+    assert_eq!(sizes.collect::<Vec<_>>(), [(1, 1), (1, 1), (1, 1), (0, 0)]);
+    let of_16 = part.sizes[2];
+    assert_eq!((of_16.read_bytes, of_16.write_bytes), (16 * KIB, 12 * KIB));
+    // 16 KiB in 4 ms, 12 KiB in 1 ms.
+    assert_eq!((of_16.read_mib_per_s, of_16.write_mib_per_s), (Some(3.90625), Some(11.71875)));
+}
+
+#[test]
+fn what_the_paper_does_not_have_is_the_one_by_hand() {
+    let summary = summary();
+    let Part { waiting, interference, burstiness, working_set, .. } = &summary.devices[0];
+    let waiting = waiting.expect("times are known");
+    let found = [waiting.mean_ms, waiting.max_ms, waiting.share_of_response_pct, waiting.response_max_ms];
+    let values = [4.0 / 6.0, 1.0, 100.0 * 4.0 / 18.0, 5.0];
+    assert!(found.iter().zip(values).all(|(&found, value)| near(found, value)), "{waiting:?}");
+    assert!(near(waiting.utilisation_pct, 100.0 * 14.0 / 60.0) && near(waiting.mean_in_system, 0.3));
+    let reads = interference.expect("there are reads");
+    assert!(near(reads.reads_beside_write_pct, 100.0 / 3.0));
+    assert_eq!((reads.beside_response_ms, reads.beside_mean_kib), (Some(2.0), Some(4.0)));
+    assert_eq!((reads.alone_response_ms, reads.alone_mean_kib), (Some(5.0), Some(12.0)));
+    // Windows of 10 ms have 2, 1, 0, 3, 0 and 0 arrivals: the mean is 1, that of the squares 14/6.
+    assert_eq!((burstiness.len(), burstiness[0].window_ms, burstiness[0].peak_to_mean), (1, 10, 3.0));
+    assert!(near(burstiness[0].dispersion, 14.0 / 6.0 - 1.0), "{burstiness:?}");
+    // Units 0 to 4, and 256 to 259.
+    let working_set = working_set.as_ref().expect("of a device");
+    assert_eq!((working_set.distinct_kib, working_set.not_counted_kib), (36, 0));
+    assert_eq!((working_set.windows[0].max_kib, working_set.windows[0].window_s), (36, 60));
+    // Units 0 1, 2, 0, 1 2 3 4, 256 257 258 259, 256 257 258: 15 touches. 0 comes again after 2 others, then 1 and 2
+    // after 2 others each, 256 to 258 after 3 others each.
+    let reuse = summary.reuse.expect("it was asked for");
+    assert_eq!((reuse.touches, reuse.hits.len()), (15, 3));
+    let hits: Vec<(u64, f64)> = reuse.hits.iter().map(|at| (at.cache_kib, at.hit_pct)).collect();
+    assert_eq!(hits, [(4, 0.0), (8, 0.0), (16, 40.0)]);
+    assert!(near(reuse.first_pct, 60.0));
+}
+
+#[test]
+fn nothing_is_told_of_nothing() {
+    let summary = Analysis::default().finish();
+    assert_eq!((summary.devices.len(), summary.all.row.get(Cell::Requests)), (0, Some(0.0)));
+    assert_eq!((summary.all.row.get(Cell::Mean), summary.all.row.get(Cell::NoWait)), (None, None));
+    let text = serde_json::to_string(&summary).expect("it is plain data");
+    assert!(text.contains("\"mean_kib\":null"), "{text}");
+}
