@@ -7,12 +7,16 @@
 #![forbid(unsafe_code)]
 
 mod analysis;
+mod characteristics;
 mod fenwick;
 mod request;
 mod row;
 mod summary;
+mod table;
 
 pub use analysis::{Analysis, Burstiness, HitRatio, ReuseDistances, WindowSet, WorkingSet};
+pub use characteristics::{Characteristic, Claim, Verdict};
 pub use request::{Flags, Names, Op, Request, RequestError};
 pub use row::{Cell, Row};
 pub use summary::{Interference, Part, SizeClass, Summary, TimeClass, Waiting};
+pub use table::{characteristics, remarks, table};
