@@ -12,6 +12,7 @@ mod units;
 mod working;
 
 pub use bursts::Burstiness;
+pub(crate) use classes::{SIZES, size_class};
 pub use reuse::{HitRatio, ReuseDistances};
 pub use working::{WindowSet, WorkingSet};
 

@@ -12,6 +12,7 @@ mod fenwick;
 mod request;
 mod row;
 mod summary;
+mod synth;
 mod table;
 
 pub use analysis::{Analysis, Burstiness, HitRatio, ReuseDistances, WindowSet, WorkingSet};
@@ -19,4 +20,5 @@ pub use characteristics::{Characteristic, Claim, Verdict};
 pub use request::{Flags, Names, Op, Request, RequestError};
 pub use row::{Cell, Row};
 pub use summary::{Interference, Part, SizeClass, Summary, TimeClass, Waiting};
+pub use synth::{Model, SynthError, Synthesis};
 pub use table::{characteristics, remarks, table};

@@ -60,14 +60,14 @@ impl Bursts {
     }
 
     /// What the windows say of so many arrivals that took so long. A width of which there are fewer than two windows
-    /// says nothing.
+    /// says nothing, and neither do no arrivals.
     pub fn finish(mut self, arrivals: u64, span_ns: u64) -> Vec<Burstiness> {
         let said = self.0.iter_mut().filter_map(|windows| {
             windows.close();
             let number = span_ns / windows.width_ns + 1;
             let mean = arrivals as f64 / number as f64;
             let variance = windows.squares as f64 / number as f64 - mean * mean;
-            (number > 1).then(|| Burstiness {
+            (number > 1 && arrivals > 0).then(|| Burstiness {
                 window_ms: windows.width_ns / 1_000_000,
                 dispersion: variance.max(0.0) / mean,
                 peak_to_mean: windows.most as f64 / mean,

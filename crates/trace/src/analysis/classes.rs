@@ -4,7 +4,7 @@ use nvmed_units::BLOCK_BYTES;
 
 /// Classes of sizes: at most 4 KiB, 8 KiB, and so on to 16 MiB, and above. The first eight and the sum of the others are
 /// those of Figure 4.
-pub(super) const SIZES: usize = 14;
+pub(crate) const SIZES: usize = 14;
 /// Classes of times: at most 2^-10 ms, 2^-9 ms, and so on to 2^37 ms (4 years), and above. Those from 1 ms to 128 ms are
 /// those of Figures 5 and 6.
 pub(super) const TIMES: usize = 49;
@@ -61,7 +61,7 @@ impl<const N: usize> Classes<N> {
 
 /// The class of a size.
 #[inline]
-pub(super) fn size_class(bytes: u64) -> usize {
+pub(crate) fn size_class(bytes: u64) -> usize {
     doublings(bytes.div_ceil(BLOCK_BYTES as u64)).min(SIZES - 1)
 }
 

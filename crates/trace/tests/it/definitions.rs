@@ -169,3 +169,33 @@ fn every_number_follows_from_its_definition() {
         }
     }
 }
+
+#[test]
+fn extreme_requests_are_counted() {
+    let mut dice = Dice::new(8);
+    let mut analysis = Analysis::default().with_reuse();
+    let times = [0, 1, u64::MAX / 2, u64::MAX - 1, u64::MAX];
+    let mut pushed = 0;
+    for number in 0..4_000 {
+        let arrival_ns = *dice.pick(&times).expect("there are some");
+        let bytes = *dice.pick(&[1, 511, 4096, 1 << 20]).expect("there are some");
+        let offset = *dice.pick(&[0, 1, 1 << 44, (1 << 56) - (1 << 20)]).expect("there are some") + 4096 * dice.roll(3);
+        let request = Request {
+            device: *dice.pick(&[0, 7, 65_535, 65_536, u32::MAX]).expect("there are some"),
+            process: *dice.pick(&[0, 4_095, 4_096, u32::MAX]).expect("there are some"),
+            start_ns: dice.chance(80).then_some(arrival_ns),
+            finish_ns: dice.chance(80).then_some(u64::MAX),
+            ..Request::new(Op::ALL[number % 3], offset, bytes, arrival_ns)
+        };
+        if let Ok(request) = request.checked() {
+            pushed += u64::from(request.op != Op::Discard);
+            analysis.push(&request);
+        }
+    }
+    let summary = analysis.finish();
+    let counted = summary.all.row.get(Cell::Requests).expect("always told") as u64;
+    assert!(summary.out_of_order > 0 && summary.left_out > 0 && counted > 1_000, "{counted}");
+    assert!(counted + summary.left_out >= pushed, "{counted} and {} of {pushed}", summary.left_out);
+    assert_eq!(summary.devices.len(), 3);
+    assert!(serde_json::to_string(&summary).is_ok());
+}

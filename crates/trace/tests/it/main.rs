@@ -1,5 +1,6 @@
 //! What the room says of traces, and what traces it makes.
 
+mod cost;
 mod definitions;
 mod fixture;
-mod memory;
+mod synthesis;

@@ -1,0 +1,74 @@
+//! What an analysis costs: by hand, since it takes a while.
+
+use nvmed_dice::Dice;
+use nvmed_trace::{Analysis, Cell, Model, Op, Request, Row, Synthesis};
+use std::time::Instant;
+
+/// Times that a trace is analysed.
+const ROUNDS: u64 = 40;
+
+/// A line of /proc/self/status, in KiB.
+fn status_kib(line: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let value = status.lines().find_map(|text| text.strip_prefix(line)?.split_whitespace().next()?.parse().ok());
+    value.unwrap_or(0)
+}
+
+/// Analyses so many requests, half of whose starts are on 64 GiB and no multiples of 4 KiB.
+fn analyse(requests: u64) -> u64 {
+    let (mut dice, mut analysis) = (Dice::new(5), Analysis::default());
+    for number in 0..requests {
+        let offset = dice.roll(1 << 24) * 4096 + 512 * (number % 2);
+        let op = if dice.chance(30) { Op::Read } else { Op::Write };
+        let request = Request {
+            start_ns: Some(number * 20_000 + 10),
+            finish_ns: Some(number * 20_000 + dice.roll(30_000)),
+            ..Request::new(op, offset, 4096 << dice.roll(4), number * 20_000)
+        };
+        analysis.push(&request);
+    }
+    let summary = analysis.finish();
+    assert_eq!(summary.all.row.get(Cell::Requests), Some(requests as f64));
+    assert!(summary.all.temporal_locality_error_points < 1.0);
+    status_kib("VmHWM:")
+}
+
+#[test]
+#[ignore = "takes minutes: `cargo test --release -p nvmed-trace --test it -- --ignored --nocapture`"]
+fn twice_the_requests_take_no_more_memory() {
+    let half = analyse(50_000_000);
+    let whole = analyse(100_000_000);
+    println!("largest resident set: {half} KiB at 5*10^7 requests, {whole} KiB at 10^8");
+    assert!(whole as f64 <= 1.05 * half as f64, "{half} KiB, then {whole} KiB");
+}
+
+#[test]
+#[ignore = "prints, and checks nothing: `cargo test --release -p nvmed-trace --test it -- --ignored --nocapture`"]
+fn a_request_takes_so_long() {
+    for name in ["Twitter", "Installing"] {
+        let model = Model::of(&Row::published_as(name).expect("it is published")).expect("it is a row");
+        let requests: Vec<Request> = Synthesis::of(&model, 1).expect("it is possible").collect();
+        for (what, reuse) in [("tables", false), ("tables and reuse distances", true)] {
+            // Several traces one after another, as one.
+            let analysis = Analysis::default();
+            let mut analysis = if reuse { analysis.with_reuse() } else { analysis };
+            let span_ns = requests.last().and_then(|last| last.finish_ns).unwrap_or(0);
+            let begin = Instant::now();
+            for round in 0..ROUNDS {
+                for request in &requests {
+                    let later = |time_ns: u64| time_ns + round * span_ns;
+                    analysis.push(&Request {
+                        arrival_ns: later(request.arrival_ns),
+                        start_ns: request.start_ns.map(later),
+                        finish_ns: request.finish_ns.map(later),
+                        ..*request
+                    });
+                }
+            }
+            let pushed = requests.len() as u64 * ROUNDS;
+            let each_ns = begin.elapsed().as_nanos() as f64 / pushed as f64;
+            println!("{name}, {what}: {pushed} requests, {each_ns:.0} ns each");
+            assert_eq!(analysis.finish().all.row.get(Cell::Requests), Some(pushed as f64));
+        }
+    }
+}
