@@ -223,22 +223,24 @@ impl<W: Words> Drive<W> {
     }
 
     /// A command is looked at.
-    #[inline]
     fn start(&mut self, now: u64, command: u32) {
-        self.translate(now, command, 0);
+        if self.layer.as_ref().is_some_and(|layer| layer.map_cache.is_some()) {
+            return self.translate(now, command, 0);
+        }
+        self.begin(now, command);
     }
 
     /// Begins a command when it has what it needs of the map, of which it looks up what is from a page on.
-    #[inline]
+    #[cold]
     fn translate(&mut self, now: u64, command: u32, from: u32) {
-        let what = self.commands[command as usize].command;
-        if self.layer.as_mut().is_none_or(|layer| layer.look_up(command, &what, from)) {
-            self.begin(now, command, what);
+        let what = &self.commands[command as usize].command;
+        if self.layer.as_mut().is_none_or(|layer| layer.look_up(command, what, from)) {
+            self.begin(now, command);
         }
     }
 
-    fn begin(&mut self, now: u64, command: u32, what: Command) {
-        let Command { kind, start, bytes } = what;
+    fn begin(&mut self, now: u64, command: u32) {
+        let Command { kind, start, bytes } = self.commands[command as usize].command;
         match (kind, &mut self.layer) {
             (Kind::Read, _) if bytes > 0 => self.read(now, command, (start, bytes)),
             (Kind::Write { .. }, None) if bytes > 0 => self.receive(now, command, bytes),
@@ -320,13 +322,16 @@ impl<W: Words> Drive<W> {
             (Owner::Piece(command), _) => self.send(now, command, op.bytes.into()),
             (owner, Some(layer)) => {
                 layer.read_done(owner);
-                self.go_on(now);
+                if layer.map_cache.is_some() {
+                    self.go_on(now);
+                }
             }
             (_, None) => {}
         }
     }
 
     /// Begins what has waited for the map.
+    #[cold]
     fn go_on(&mut self, now: u64) {
         while let Some((command, from)) = self.layer.as_mut().and_then(Layer::next_translated) {
             self.translate(now, command, from);

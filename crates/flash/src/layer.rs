@@ -330,10 +330,10 @@ impl<W: Words> Layer<W> {
             let refused = self.waiting.writes.drain(..).map(|(command, _)| (command, true));
             self.waiting.ended.extend(refused);
         }
-        if self.map_cache.as_ref().is_some_and(|cache| cache.is_behind()) {
-            return;
-        }
         while let Some(&(command, (start, bytes))) = self.waiting.writes.front() {
+            if self.map_cache.as_ref().is_some_and(|cache| cache.is_behind()) {
+                return;
+            }
             let units = (start + bytes).div_ceil(UNIT_BYTES) - start / UNIT_BYTES;
             if !self.buffer.promise(units as usize) {
                 if self.busy_slots == 0 && !self.buffer.has_promised() {

@@ -17,12 +17,7 @@ impl<W: Words> Layer<W> {
 
     /// Looks up what a command needs of the map, from a map page on; whether it goes on. Else it waits, until
     /// [`Self::next_translated`] has it.
-    #[inline]
-    pub fn look_up(&mut self, ticket: u32, command: &Command, from: u32) -> bool {
-        self.map_cache.is_none() || self.look_up_in_cache(ticket, command, from)
-    }
-
-    fn look_up_in_cache(&mut self, ticket: u32, command: &Command, mut from: u32) -> bool {
+    pub fn look_up(&mut self, ticket: u32, command: &Command, mut from: u32) -> bool {
         let Some(mut cache) = self.map_cache.take() else { return true };
         let mut is_waiting = false;
         while !is_waiting && let Some(page) = self.next_needed(cache.entries, command, from) {
@@ -87,7 +82,6 @@ impl<W: Words> Layer<W> {
     }
 
     /// A command that waited for the map and goes on, and the first map page that it has not looked up.
-    #[inline]
     pub fn next_translated(&mut self) -> Option<(u32, u32)> {
         self.map_cache.as_mut().and_then(|cache| cache.next_ready())
     }
@@ -125,8 +119,7 @@ impl<W: Words> Layer<W> {
         while at < end {
             let (begin, all) = self.units_of_map_page(entries, at / entries);
             let until = all.min(end);
-            let is_changed =
-                (at..until).fold(false, |is_changed, unit| self.unmap(unit as u32) || is_changed);
+            let is_changed = (at..until).filter(|&unit| self.unmap(unit as u32)).count() > 0;
             let page = (at / entries) as u32;
             let is_away = self.map_cache.as_ref().is_some_and(|cache| cache.is_away(page));
             if is_away && (at, until) == (begin, all) {
@@ -156,6 +149,7 @@ impl<W: Words> Layer<W> {
     }
 
     /// Reads map pages that there is room for, and writes out others that make some.
+    #[cold]
     pub(crate) fn feed_map_cache(&mut self, array: &mut Array) {
         let Some(mut cache) = self.map_cache.take() else { return };
         while let Some((page, is_wanted)) = cache.take_room() {
