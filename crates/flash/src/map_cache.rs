@@ -226,7 +226,7 @@ impl MapCache {
     }
 
     /// Gives room to the next map page that waits for it, if there is room; and whether a command waits for it.
-    pub fn take_room(&mut self) -> Option<(u32, bool)> {
+    pub(crate) fn take_room(&mut self) -> Option<(u32, bool)> {
         let orders =
             self.queues.map(|queue| queue.first().map_or(NEVER, |page| self.pages[page as usize].since));
         let rank = self.fair.choice(&orders, self.overtakes)?;
@@ -264,18 +264,18 @@ impl MapCache {
     }
 
     /// A command that waits no more, and the first map page that it has not looked up.
-    pub fn next_ready(&mut self) -> Option<(u32, u32)> {
+    pub(crate) fn next_ready(&mut self) -> Option<(u32, u32)> {
         self.ready.pop_front().map(|command| (command, self.waiters[command as usize].page))
     }
 
     /// Whether more wait for room than are being written, and there is something to write.
-    pub fn wants_write_out(&self) -> bool {
+    pub(crate) fn wants_write_out(&self) -> bool {
         let waiting = self.queues[WANTED].len + self.queues[LATE].len;
         waiting > self.leaving && self.dirty.len > 0
     }
 
     /// The dirty map page that was used least recently, which leaves now.
-    pub fn next_leaving(&mut self) -> Option<u32> {
+    pub(crate) fn next_leaving(&mut self) -> Option<u32> {
         let page = self.dirty.first()?;
         self.dirty.remove(&mut self.pages, page);
         let entry = &mut self.pages[page as usize];
