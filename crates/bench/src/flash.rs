@@ -90,14 +90,7 @@ impl Bench {
             (now, under_way) = (done.time, under_way - 1);
         }
         let cpu_ns = thread_cpu_ns() - begin;
-        let after = self.flash.counts();
-        let mut counts = Counts::default();
-        counts.host_units = after.host_units - before.host_units;
-        counts.programmed_units = after.programmed_units - before.programmed_units;
-        counts.programs = after.programs - before.programs;
-        counts.page_reads = after.page_reads - before.page_reads;
-        counts.erases = after.erases - before.erases;
-        Ok((counts, cpu_ns))
+        Ok((self.flash.counts().since(before), cpu_ns))
     }
 
     fn fill(&mut self) -> Result<(), String> {

@@ -54,6 +54,23 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// What was done since it was `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            host_units: self.host_units - before.host_units,
+            moved_units: self.moved_units - before.moved_units,
+            programmed_units: self.programmed_units - before.programmed_units,
+            programs: self.programs - before.programs,
+            page_reads: self.page_reads - before.page_reads,
+            erases: self.erases - before.erases,
+            map_hits: self.map_hits - before.map_hits,
+            map_misses: self.map_misses - before.map_misses,
+            map_reads: self.map_reads - before.map_reads,
+            map_writes: self.map_writes - before.map_writes,
+        }
+    }
+
     /// Write amplification: what was programmed over what the host has written; 1 before it has written anything.
     #[must_use]
     pub fn amplification(&self) -> f64 {

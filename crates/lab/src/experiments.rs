@@ -1,6 +1,7 @@
 //! Which experiments there are.
 
 mod baseline;
+mod iiswc15;
 mod mobile;
 mod mongodb;
 mod policies;
@@ -15,7 +16,7 @@ use crate::experiment::Experiment;
 /// here, and its entry in `data/published.json`.
 #[must_use]
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    static ALL: [&dyn Experiment; 17] = [
+    static ALL: [&dyn Experiment; 24] = [
         &baseline::SEQUENTIAL,
         &baseline::RANDREAD_1T,
         &baseline::RANDWRITE_1T,
@@ -33,6 +34,13 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &mobile::Time,
         &mobile::Requests,
         &mongodb::MongoDb,
+        &iiswc15::TABLE_3,
+        &iiswc15::TABLE_4,
+        &iiswc15::CharacteristicsHold,
+        &iiswc15::SinglePages,
+        &iiswc15::Combinations,
+        &iiswc15::ResponseTime,
+        &iiswc15::Space,
     ];
     &ALL
 }

@@ -5,7 +5,7 @@ use nvmed_flash::{
     WRITE_BYTES_MAX,
 };
 use nvmed_trace::{Flags, Op, Request};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 /// What a drive did for the requests of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -50,8 +50,11 @@ struct Underway {
 pub struct Simulation {
     flash: Flash,
     capacity: u64,
-    /// When the trace begins; the drive's time is 0 then.
+    /// When the trace begins, and the drive's time then.
     begin_ns: Option<u64>,
+    ready_ns: u64,
+    /// What the drive had done before.
+    before: Counts,
     /// Requests that were not passed on yet, in the order of arrival, and the number of the first one.
     underway: VecDeque<Underway>,
     first: u64,
@@ -81,6 +84,8 @@ impl Simulation {
             },
             flash,
             begin_ns: None,
+            ready_ns: 0,
+            before: Counts::default(),
             underway: VecDeque::new(),
             first: 0,
             open: 0,
@@ -90,11 +95,37 @@ impl Simulation {
         })
     }
 
+    /// Writes what a trace reads before it writes it: it lies in pages as requests of the same extents have put it there.
+    /// Before the first request.
+    pub fn prepare(&mut self, trace: impl Iterator<Item = Request>) {
+        let mut known = HashSet::new();
+        for request in trace {
+            let units = request.offset / UNIT_BYTES..request.end().div_ceil(UNIT_BYTES);
+            let new = units.fold(0, |new, unit| new + u64::from(known.insert(unit)));
+            if request.op == Op::Read && new > 0 {
+                self.write_now(&Request { op: Op::Write, ..request });
+            }
+        }
+        self.write_now(&Request::new(Op::Flush, 0, 0, 0));
+        (self.ready_ns, self.before) = (self.flash.now(), self.flash.counts());
+        self.done = Simulated::default();
+    }
+
+    /// Gives the drive a request at once, and waits until it is done.
+    fn write_now(&mut self, request: &Request) {
+        self.split(0, request);
+        while let Some((_, command)) = self.waiting.pop_front() {
+            let _ = self.flash.arrive(self.flash.now(), &command);
+            // It is the only one, so the next completion is its own.
+            let _ = self.flash.advance(u64::MAX);
+        }
+    }
+
     /// Gives the drive a request, which arrives no earlier than the one before; one that does arrives then. Requests
     /// that are done by now go to `each`, with the drive's times.
     pub fn push(&mut self, request: &Request, each: &mut impl FnMut(Request)) {
         let begin = *self.begin_ns.get_or_insert(request.arrival_ns);
-        let time = request.arrival_ns.saturating_sub(begin).max(self.flash.now());
+        let time = (self.ready_ns + request.arrival_ns.saturating_sub(begin)).max(self.flash.now());
         self.pass_until(time);
         let request = Request { start_ns: None, finish_ns: None, waited: None, ..*request };
         self.done.requests += 1;
@@ -119,7 +150,7 @@ impl Simulation {
             self.complete(done);
         }
         self.pass_on(each);
-        Simulated { counts: self.flash.counts(), wear: self.flash.wear(), ..self.done }
+        Simulated { counts: self.flash.counts().since(self.before), wear: self.flash.wear(), ..self.done }
     }
 
     /// Makes commands of a request: no longer than a drive takes, and within the drive.
@@ -153,24 +184,30 @@ impl Simulation {
 
     /// Gives the drive what waits, as long as it takes some.
     fn feed(&mut self, time: u64) {
-        let begin = self.begin_ns.unwrap_or(0);
+        let arrival_ns = self.trace_time(time);
         while self.flash.takes()
             && let Some((number, command)) = self.waiting.pop_front()
         {
             let ticket = self.flash.arrive(time, &command);
             self.requests[ticket.0 as usize] = number;
             let request = &mut self.underway[(number - self.first) as usize].request;
-            request.start_ns.get_or_insert((begin + time).max(request.arrival_ns));
+            request.start_ns.get_or_insert(arrival_ns.max(request.arrival_ns));
         }
+    }
+
+    /// A time of the drive as one of the trace.
+    fn trace_time(&self, time: u64) -> u64 {
+        self.begin_ns.unwrap_or(0) + (time - self.ready_ns)
     }
 
     /// A command is done; what waits may arrive then.
     fn complete(&mut self, done: Completion) {
         let number = self.requests[done.ticket.0 as usize];
+        let finish_ns = self.trace_time(done.time);
         let underway = &mut self.underway[(number - self.first) as usize];
         underway.left -= 1;
         self.open -= u64::from(underway.left == 0);
-        underway.request.finish_ns = Some(self.begin_ns.unwrap_or(0) + done.time);
+        underway.request.finish_ns = Some(finish_ns);
         self.done.refused += u64::from(done.refused);
         self.feed(done.time);
     }
@@ -250,6 +287,19 @@ mod tests {
         let across = Request::new(Op::Write, 64 * 8192 * 3 - 4096, 8192, 1_000_000);
         let (done, simulated) = simulate(&large_pages(), &[inside, across]);
         assert_eq!((done.len(), simulated.moved, simulated.written_bytes), (2, 1, 16384));
+    }
+
+    #[test]
+    fn what_is_read_first_was_written_before() {
+        let read = Request::new(Op::Read, 8192, 8192, 1000);
+        let mut simulation = Simulation::new(&large_pages(), false).unwrap();
+        simulation.prepare([read].into_iter());
+        let mut done = Vec::new();
+        simulation.push(&read, &mut |one| done.push(one));
+        let simulated = simulation.finish(&mut |one| done.push(one));
+        // A page is read, in 10 ns; and it was not the trace that wrote it.
+        assert_eq!((done[0].start_ns, done[0].finish_ns), (Some(1000), Some(1010)));
+        assert_eq!((simulated.counts.host_units, simulated.counts.page_reads), (0, 1));
     }
 
     #[test]

@@ -1,0 +1,51 @@
+//! I/O characteristics of smartphone applications (Zhou, Pan, Wang and Xie, IISWC'15), on traces that are synthesised
+//! from the rows of its Tables III and IV: the traces behind them are not public as a set.
+
+mod hps;
+mod tables;
+
+pub(super) use hps::{ResponseTime, Space};
+pub(super) use tables::{CharacteristicsHold, Combinations, SinglePages, TABLE_3, TABLE_4};
+
+use crate::error::LabError;
+use nvmed_trace::{Analysis, Model, Part, Request, Row, Synthesis};
+
+/// The applications among the rows; the others are combinations of them.
+const APPLICATIONS: usize = 18;
+
+/// A trace like a row.
+fn synthesised(row: &Row, seed: u64) -> Result<impl Iterator<Item = Request>, LabError> {
+    let failed = |error| LabError::missing(format!("no trace is like the row of {}: {error}", row.name));
+    let model = Model::of(row).map_err(failed)?;
+    Synthesis::of(&model, seed).map_err(failed)
+}
+
+/// What a trace is like.
+fn analysed(requests: impl Iterator<Item = Request>) -> Part {
+    let mut analysis = Analysis::default();
+    requests.for_each(|request| analysis.push(&request));
+    analysis.finish().all
+}
+
+/// The rows of the paper, or its applications alone, of traces that are like them.
+fn found(count: usize, seed: u64) -> Result<Vec<Row>, LabError> {
+    let like = |row: &Row| {
+        let mut like = analysed(synthesised(row, seed)?).row;
+        like.name.clone_from(&row.name);
+        Ok(like)
+    };
+    Row::published().iter().take(count).map(like).collect()
+}
+
+#[cfg(test)]
+mod show {
+    #[test]
+    fn show() {
+        let effort = crate::Effort { quick: true };
+        for one in crate::experiments().iter().filter(|one| one.id().starts_with("iiswc15")) {
+            let outcome = crate::run(*one, &effort);
+            println!("{}", outcome.line());
+            outcome.limits.iter().for_each(|limit| println!("    {limit}"));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Tables III and IV, the six characteristics, and the combinations.
+
+use super::{APPLICATIONS, found};
+use crate::cell::Cell;
+use crate::duel::{Measured, Series};
+use crate::error::LabError;
+use crate::experiment::{Effort, Experiment, Finding, Goal};
+use nvmed_trace::{Cell as Column, Characteristic, Model, Row, Verdict};
+
+const SEED: u64 = 1;
+const METHOD: &str =
+    "traces synthesised from the rows, seed 1, and analysed in one pass by the paper's definitions";
+
+/// A table of the paper.
+pub struct Table {
+    id: &'static str,
+    what: &'static str,
+    columns: &'static [Column],
+}
+
+/// Sizes.
+pub static TABLE_3: Table = Table {
+    id: "iiswc15.table3",
+    what: "size statistics of 25 synthesised traces, each cell beside the paper's",
+    columns: &[
+        Column::Data,
+        Column::Requests,
+        Column::Max,
+        Column::Mean,
+        Column::MeanRead,
+        Column::MeanWrite,
+        Column::WriteRequests,
+        Column::WriteBytes,
+    ],
+};
+
+/// Times and localities.
+pub static TABLE_4: Table = Table {
+    id: "iiswc15.table4",
+    what: "timing statistics and localities of 25 synthesised traces, each cell beside the paper's",
+    columns: &[
+        Column::Duration,
+        Column::Arrival,
+        Column::Access,
+        Column::NoWait,
+        Column::Service,
+        Column::Response,
+        Column::Spatial,
+        Column::Temporal,
+    ],
+};
+
+impl Experiment for Table {
+    fn id(&self) -> &'static str {
+        self.id
+    }
+
+    fn what(&self) -> &'static str {
+        self.what
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::Within(2.0)
+    }
+
+    fn run(&self, _effort: &Effort) -> Result<Finding, LabError> {
+        let mut cells = Vec::new();
+        for (row, ours) in Row::published().iter().zip(found(usize::MAX, SEED)?) {
+            let torn = Model::contradictions(row).map_err(|error| LabError::missing(error.to_string()))?;
+            for &column in self.columns {
+                let Some(paper) = row.get(column) else { continue };
+                let ours = ours.get(column).unwrap_or(f64::NAN);
+                let is_torn = torn.iter().any(|(torn, ..)| *torn == column);
+                let why = "the row's other cells say otherwise, beyond what rounding explains";
+                let contradicted = is_torn.then(|| why.to_owned());
+                cells.push(Cell { contradicted, ..Cell::new(&row.name, column.name(), paper, ours) });
+            }
+        }
+        let limits = vec![
+            "the paper's traces are not public as a set; what a synthesised trace is like beyond its row is ours".to_owned(),
+            "requests of a combination: data by mean size, since the column repeats those of other traces".to_owned(),
+        ];
+        Ok(Finding { series: Vec::new(), cells, method: METHOD.to_owned(), limits })
+    }
+}
+
+/// The six characteristics.
+pub struct CharacteristicsHold;
+
+impl Experiment for CharacteristicsHold {
+    fn id(&self) -> &'static str {
+        "iiswc15.char1_6"
+    }
+
+    fn what(&self) -> &'static str {
+        "characteristics 1 to 6 as claims: of how many of 18 applications each is so, in the printed tables and in \
+         traces like them"
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::Within(0.0)
+    }
+
+    fn run(&self, _effort: &Effort) -> Result<Finding, LabError> {
+        let printed: Vec<Row> = Row::published().into_iter().take(APPLICATIONS).collect();
+        let (of_paper, ours) =
+            (Characteristic::all(&printed), Characteristic::all(&found(APPLICATIONS, SEED)?));
+        let (mut cells, mut limits) = (Vec::new(), Vec::new());
+        for (paper, ours) in of_paper.iter().zip(&ours) {
+            let name = format!("characteristic {}", paper.number);
+            for (paper, ours) in paper.claims.iter().zip(&ours.claims) {
+                if paper.told == 0 {
+                    // Figures say it, which are not printed as numbers.
+                    limits.push(format!(
+                        "{name}, {}: {} of {} here; the paper {}",
+                        ours.says, ours.found, ours.told, ours.said_of_18
+                    ));
+                    continue;
+                }
+                // Printed numbers are rounded: what stands at the limit itself may be on either side.
+                let contradicted = (!paper.at_limit.is_empty())
+                    .then(|| format!("{} stands at the limit itself", paper.at_limit.join(", ")));
+                let cell = Cell::new(&name, paper.says, paper.found as f64, ours.found as f64);
+                cells.push(Cell { contradicted, ..cell });
+                if paper.verdict != Verdict::Holds {
+                    limits.push(format!(
+                        "{name}, {}: the text says {} of 18, the tables have {} of {}; not: {}",
+                        paper.says,
+                        paper.said_of_18,
+                        paper.found,
+                        paper.told,
+                        paper.exceptions.join(", ")
+                    ));
+                }
+            }
+            limits.extend(paper.remarks.iter().map(|remark| format!("{name}: {remark}")));
+        }
+        Ok(Finding { series: Vec::new(), cells, method: METHOD.to_owned(), limits })
+    }
+}
+
+/// How many requests have one page.
+pub struct SinglePages;
+
+impl Experiment for SinglePages {
+    fn id(&self) -> &'static str {
+        "iiswc15.char2.single_page_share"
+    }
+
+    fn what(&self) -> &'static str {
+        "share of requests of 4 KiB, in the 15 applications that have most of them"
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::Within(2.0)
+    }
+
+    fn run(&self, _effort: &Effort) -> Result<Finding, LabError> {
+        let rows = found(APPLICATIONS, SEED)?;
+        let mut shares: Vec<f64> = rows.iter().filter_map(|row| row.get(Column::SinglePage)).collect();
+        shares.sort_by(|a, b| b.total_cmp(a));
+        shares.truncate(15);
+        let (most, least) = (shares.first().copied(), shares.last().copied());
+        let cell = |column, paper, ours: Option<f64>| {
+            Cell::new("15 applications", column, paper, ours.unwrap_or(f64::NAN))
+        };
+        let cells = vec![cell("least share %", 44.9, least), cell("largest share %", 57.4, most)];
+        let limits = vec![
+            "the rows do not print the shares of single traces: these are within the printed range"
+                .to_owned(),
+        ];
+        Ok(Finding { series: Vec::new(), cells, method: METHOD.to_owned(), limits })
+    }
+}
+
+/// Two applications at once.
+pub struct Combinations;
+
+/// What the combinations' names abbreviate.
+const SHORT: [(&str, &str); 3] = [("WB", "WebBrowsing"), ("FB", "Facebook"), ("Msg", "Messaging")];
+
+impl Experiment for Combinations {
+    fn id(&self) -> &'static str {
+        "iiswc15.fig7.combos"
+    }
+
+    fn what(&self) -> &'static str {
+        "arrival rate of two applications at once over the sum of both alone"
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::AtLeast(1.0)
+    }
+
+    fn run(&self, _effort: &Effort) -> Result<Finding, LabError> {
+        let rows = found(usize::MAX, SEED)?;
+        let rate = |name: &str| {
+            let name = SHORT.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| *long);
+            rows.iter()
+                .find(|row| row.name == name)
+                .and_then(|row| row.get(Column::Arrival))
+                .unwrap_or(f64::NAN)
+        };
+        let series = |row: &Row| {
+            let (first, second) = row.name.split_once('/')?;
+            let parts: Vec<f64> = vec![rate(first) + rate(second)];
+            let of = |name: &str, figure: f64| Measured {
+                name: name.to_owned(),
+                runs: [figure].into_iter().collect(),
+            };
+            Some(Series {
+                label: row.name.clone(),
+                unit: "requests/s".to_owned(),
+                ours: of(&row.name, rate(&row.name)),
+                rivals: vec![of("the sum of both alone", parts.iter().sum())],
+            })
+        };
+        let series = rows[APPLICATIONS..].iter().filter_map(series).collect();
+        let limits = vec!["the rates are the printed ones, which the synthesis keeps".to_owned()];
+        Ok(Finding { series, cells: Vec::new(), method: METHOD.to_owned(), limits })
+    }
+}
