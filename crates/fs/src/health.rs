@@ -3,7 +3,8 @@
 //! It turns read-only where going on could lose what calls have answered for: metadata, a flush, or data of a file
 //! could not be written, or a check of this program's own memory failed. A host or a device that is full is no such
 //! case for data: the page stays dirty, and the next sync tries again. A device that takes no writes makes it read-only
-//! when it says so, at the mount, or when it refuses the first. There is no way back but another mount. Reading goes on, and so do `fsync` and `sync`: what was written before is written back as far as the device takes it.
+//! when it says so, at the mount, or when it refuses the first. There is no way back but another mount. Reading goes
+//! on, and so do `fsync` and `sync`: what was written before is written back as far as the device takes it.
 
 use crate::error::FsError;
 use core::sync::atomic::{AtomicBool, Ordering};
