@@ -257,6 +257,14 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
     let saved = service.mount().guarded(|| service.mount().unmount());
     let saved = saved.ok_or_else(|| failed("not everything could be saved"))?;
     saved.map_err(|error| failed(format!("not everything could be saved: {error}")))?;
+    let lost = service.untold_losses();
+    if lost > 0 {
+        let s = if lost == 1 { "" } else { "s" };
+        return Err(failed(format!(
+            "not everything could be saved: {lost} open file{s} lost what was written last, after the device had \
+             failed, and no sync has said so"
+        )));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

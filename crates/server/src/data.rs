@@ -85,11 +85,11 @@ impl Service {
     fn sync_at_once(&self, description: &Description, count: Option<NonZeroU64>) -> Option<Mark> {
         let (mark, ino) = (self.board.mark(count?)?, description.node().ino());
         // In this order: what is stored, or owed, later than this look changes the mark.
-        if self.windows.is_stored(ino) || description.owes() {
+        if self.windows.is_stored(ino) || description.owed().is_due() {
             return None;
         }
         if let Err(error) = description.fdatasync() {
-            description.owe(error.errno());
+            description.owed().owe(error.errno());
             drop(self.board.change(ino));
             return None;
         }
@@ -175,7 +175,7 @@ impl Service {
         if description.flags().has(OpenFlags::PATH) {
             return Err(FsError::BadDescriptor);
         }
-        let owed = description.take_owed();
+        let owed = description.owed().take();
         let synced = self.with_room(|| if data_only { description.fdatasync() } else { description.fsync() });
         owed.map_or(synced, |errno| Err(FsError::Host(errno)))
     }

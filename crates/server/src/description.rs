@@ -15,13 +15,57 @@ pub(crate) struct Description {
     /// The number by which all who hold it know it.
     pub handle: Handle,
     holders: AtomicU32,
-    /// The errno of a sync that came with a write and failed: the next one's. 0 is none.
-    owed: AtomicI32,
+    owed: Arc<Owed>,
     /// What it has of a user's record locks, and of a user's names: of the one that asked for the first.
     shares: Mutex<[Option<Box<Share>>; 2]>,
     // In this order: first the file is closed, which gives its locks back, then the board is told of it.
     file: Arc<File>,
     release: LockRelease,
+}
+
+/// The errno of what was promised and failed, a posted change or the sync that came with a write: the next sync of the
+/// description answers it.
+#[derive(Default)]
+pub(crate) struct Owed(AtomicI32);
+
+impl Owed {
+    /// Something has failed.
+    pub(crate) fn owe(&self, error: Errno) {
+        self.0.store(error.raw_os_error(), Ordering::SeqCst);
+    }
+
+    /// Whether that is still to be told.
+    pub(crate) fn is_due(&self) -> bool {
+        self.0.load(Ordering::SeqCst) != 0
+    }
+
+    /// What it was, told once.
+    pub(crate) fn take(&self) -> Option<Errno> {
+        let owed = self.0.swap(0, Ordering::SeqCst);
+        (owed != 0).then(|| Errno::from_raw_os_error(owed))
+    }
+}
+
+/// Descriptions that are remembered for having lost something: beyond, it is only said of so many.
+const UNTOLD_MAX: usize = 1024;
+
+/// Descriptions that owe their programs the failure of a posted change.
+#[derive(Default)]
+pub(crate) struct Unmade(Mutex<Vec<Arc<Owed>>>);
+
+impl Unmade {
+    pub(crate) fn add(&self, owed: &Arc<Owed>) {
+        let mut all = self.0.lock();
+        all.retain(|other| other.is_due() && !Arc::ptr_eq(other, owed));
+        if all.len() < UNTOLD_MAX {
+            all.push(Arc::clone(owed));
+        }
+    }
+
+    /// How many of them have told nobody.
+    pub(crate) fn untold(&self) -> usize {
+        self.0.lock().iter().filter(|owed| owed.is_due()).count()
+    }
 }
 
 /// Tells the board, when it is dropped, that locks were given back.
@@ -44,7 +88,7 @@ impl Description {
         Arc::new(Self {
             handle,
             holders: AtomicU32::new(0),
-            owed: AtomicI32::new(0),
+            owed: Arc::default(),
             shares: Mutex::default(),
             file,
             release,
@@ -56,20 +100,9 @@ impl Description {
         self.release.locked.store(true, Ordering::Relaxed);
     }
 
-    /// A sync that came with a write has failed: the next sync of the description answers the error.
-    pub(crate) fn owe(&self, error: Errno) {
-        self.owed.store(error.raw_os_error(), Ordering::SeqCst);
-    }
-
-    /// Whether such a failure is still to be told.
-    pub(crate) fn owes(&self) -> bool {
-        self.owed.load(Ordering::SeqCst) != 0
-    }
-
-    /// What such a sync has failed with, told once.
-    pub(crate) fn take_owed(&self) -> Option<Errno> {
-        let owed = self.owed.swap(0, Ordering::SeqCst);
-        (owed != 0).then(|| Errno::from_raw_os_error(owed))
+    /// What its next sync is to answer.
+    pub(crate) fn owed(&self) -> &Arc<Owed> {
+        &self.owed
     }
 
     /// Sets a lock that is its own on a range, or gives one back, for a user.

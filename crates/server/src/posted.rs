@@ -34,6 +34,12 @@ impl SessionLog<Session> {
 }
 
 impl Service {
+    /// How many descriptions have lost posted changes without an error of a call that said so: no sync came later.
+    #[must_use]
+    pub fn untold_losses(&self) -> usize {
+        self.unmade.untold()
+    }
+
     /// Makes what all processes have posted: whoever is answered after this sees it.
     #[inline]
     pub(crate) fn take_posted_writes(&self) {
@@ -77,7 +83,9 @@ impl Service {
             change => (self.alter_posted(session, granted, change), POSTED_CHANGE),
         };
         if let Err(error) = &made {
-            granted.description.owe(error.errno());
+            let owed = granted.description.owed();
+            owed.owe(error.errno());
+            self.unmade.add(owed);
         }
         let written = if let Change::Write { bytes, .. } = change { bytes.len() as u64 } else { 0 };
         let (failed, time) = (made.is_err(), begun.elapsed());

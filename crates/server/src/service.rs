@@ -2,7 +2,7 @@
 
 use crate::answer::Asker;
 use crate::connection::Connection;
-use crate::description::Description;
+use crate::description::{Description, Unmade};
 use crate::grant::{Admission, Admitted};
 use crate::hold::{Hold, Thing};
 use crate::lane::Served;
@@ -47,6 +47,7 @@ pub struct Service {
     pub(crate) maps: Maps,
     pub(crate) tokens: Tokens,
     pub(crate) statistics: Statistics,
+    pub(crate) unmade: Unmade,
     /// What spares its clients calls.
     pub(crate) spared: Spared,
 }
@@ -91,6 +92,7 @@ impl Service {
             board,
             tokens: Tokens::default(),
             statistics: Statistics::default(),
+            unmade: Unmade::default(),
             spared,
         }
     }

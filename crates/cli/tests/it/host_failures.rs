@@ -167,3 +167,30 @@ said('again', lambda: os.fsync(large.fileno()))
     assert!(scratch.ok(["cat", &format!("{spec}:/small")]) == "new!".repeat(2048));
     drop(undo);
 }
+
+/// The client has answered for a write, and the file system has turned read-only before the server made it.
+#[test]
+fn a_write_that_was_answered_and_could_not_be_made_is_told_at_the_end() {
+    if !have("python3") {
+        return;
+    }
+    let scratch = Scratch::with_device("64M");
+    let script = "
+posted = open('store/posted', 'wb', buffering=0)
+for _ in range(64): posted.write(b'kept')
+other = open('store/other', 'wb', buffering=0)
+other.write(b'data' * (1 << 20))
+said('sync', lambda: os.fsync(other.fileno()))
+said('write', lambda: posted.write(b'lost'))
+if 'told' in sys.argv: said('told', lambda: os.fsync(posted.fileno()))
+";
+    let device = "virtual:d.img?faults=fail:status=0x281+op=write+times=1";
+    for (told, said) in [("", ""), ("told", "told EROFS\n")] {
+        let mut command = scratch.nvmed(["run", "--device", device, "--dir", "store", "--", "python3", "-c"]);
+        let ran = Ran::from(command.arg(format!("{HEAD}{script}")).arg(told).output().unwrap());
+        assert_eq!(ran.out, format!("sync EIO\nwrite 4\n{said}"), "{}", ran.err);
+        assert_eq!(ran.err.contains("1 open file lost what"), told.is_empty(), "{}", ran.err);
+        assert_eq!(notices(&ran), 1, "{}", ran.err);
+        assert_eq!(scratch.ok(["cat", "d.img:/posted"]), "kept".repeat(64));
+    }
+}
