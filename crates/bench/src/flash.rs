@@ -236,7 +236,7 @@ pub fn precondition() -> Result<Vec<Row>, String> {
 }
 
 /// Memory of this process that is there.
-fn resident_bytes() -> Result<u64, String> {
+pub(crate) fn resident_bytes() -> Result<u64, String> {
     let text = std::fs::read_to_string("/proc/self/statm").map_err(|error| error.to_string())?;
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.map(|pages| pages * 4096).ok_or_else(|| "/proc/self/statm is not understood".to_owned())

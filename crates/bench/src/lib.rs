@@ -10,6 +10,7 @@ pub mod everyday;
 pub mod files;
 pub mod flash;
 pub mod instructions;
+pub mod kept;
 pub mod kv;
 pub mod mounted;
 pub mod mounting;

@@ -3,7 +3,7 @@
 
 use nvmed_bench::row::Row;
 use nvmed_bench::{
-    driver, everyday, files, flash, instructions, kv, mounting, mqsim, names, pair, policy, programs,
+    driver, everyday, files, flash, instructions, kept, kv, mounting, mqsim, names, pair, policy, programs,
     requests, shared, sqlite, steps,
 };
 use nvmed_lab::{machine::machine, undo};
@@ -92,6 +92,7 @@ const GROUPS: &[Group] = &[
     Group { names: &pair::NAMES, measure: Whole(pair::measure) },
     Group { names: &[mqsim::NAME], measure: Whole(mqsim::measure) },
     Group { names: &flash::PRECONDITION, measure: Whole(flash::precondition) },
+    Group { names: &kept::NAMES, measure: Whole(kept::measure) },
     Group { names: &["wrapper.start"], measure: Whole(files::start) },
     Group { names: &["shared.pread_1m", "shared.pread_1g"], measure: Whole(shared::pread) },
     Group {
@@ -121,6 +122,14 @@ fn main() {
     }
     if wanted == "--instructions" {
         std::process::exit(i32::from(!instructions_of_all()));
+    }
+    if let [first, image, seed] = &std::env::args().skip(1).collect::<Vec<_>>()[..]
+        && first == kept::ARGUMENT
+    {
+        return kept::be_killed(image, seed).unwrap_or_else(|message| {
+            eprintln!("nvmed-bench: {image}: {message}");
+            std::process::exit(1);
+        });
     }
     let chosen: Vec<&Group> = GROUPS.iter().filter(|group| group.has(&wanted)).collect();
     if chosen.is_empty() {

@@ -224,22 +224,22 @@ impl<W: Words> Layer<W> {
                 continue;
             }
             check_number("physical unit", to, self.owners.len() as u32)?;
-            let Place { kind, block, at, .. } = self.geometry.place(to);
-            let row = at / self.geometry.shapes[kind].row_units;
-            if row >= self.blocks[block as usize].next_row || states[block as usize] == BAD {
-                return Err(StateError::Nowhere { unit: unit as u32, block });
-            }
             let before = std::mem::replace(&mut self.owners[to as usize], unit as u32);
             if before != NONE {
                 return Err(StateError::Twice { first: before, second: unit as u32 });
             }
         }
-        for number in 0..self.blocks.len() {
-            let first = self.geometry.first_unit(number as u32) as usize;
-            let units =
-                self.geometry.shape_of_group(self.geometry.group_of(number as u32)).block_units as usize;
-            let valid = self.owners[first..first + units].iter().filter(|&&owner| owner != NONE).count();
-            self.blocks[number].valid = valid as u32;
+        // By block, so that nothing is divided for each unit.
+        for (number, block) in (0_u32..).zip(&mut self.blocks) {
+            let shape = self.geometry.shape_of_group(self.geometry.group_of(number));
+            let first = self.geometry.first_unit(number) as usize;
+            let owners = &self.owners[first..first + shape.block_units as usize];
+            let rows = if states[number as usize] == BAD { 0 } else { block.next_row };
+            let (programmed, behind) = owners.split_at((rows * shape.row_units) as usize);
+            if let Some(&unit) = behind.iter().find(|&&owner| owner != NONE) {
+                return Err(StateError::Nowhere { unit, block: number });
+            }
+            block.valid = programmed.iter().filter(|&&owner| owner != NONE).count() as u32;
         }
         Ok(())
     }

@@ -21,7 +21,6 @@ use nvmed_sys::{Mapping, QuietFd};
 use nvmed_units::Halves;
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
 
 /// Shutdown Status: complete.
 const SHST_COMPLETE: u32 = 2;
@@ -105,8 +104,8 @@ pub struct Controller {
     pub(crate) bells: Box<[Bell]>,
     /// Rung for the device thread when doorbells were.
     pub(crate) rung: Bell,
-    /// When it was made.
-    pub(crate) made: Instant,
+    /// When it was made, by its clock.
+    pub(crate) made_ns: u64,
 }
 
 impl Drop for Controller {
@@ -151,6 +150,7 @@ impl Controller {
         let lba_shift = config.lba_bytes.trailing_zeros();
         let lba_count = media.bytes() >> lba_shift;
         let identity = media.identity();
+        let time = Time::new(config.clock == Clock::Virtual);
         Arc::new(Self {
             serial: config.serial.clone().unwrap_or_else(|| identity.serial()),
             identity,
@@ -170,7 +170,8 @@ impl Controller {
             streams: Mutex::default(),
             errors: Mutex::default(),
             shape: AtomicU8::new(if drive.is_some() { shape::DRIVE } else { 0 }),
-            time: Time::new(config.clock == Clock::Virtual),
+            made_ns: time.now_ns(),
+            time,
             served: match config.clock {
                 _ if drive.is_some() => Served::ByDrive,
                 Clock::Threaded => Served::ByThread,
@@ -181,7 +182,6 @@ impl Controller {
             write_cache: AtomicBool::new(true),
             bells: (0..queues).map(|_| Bell::default()).collect(),
             rung: Bell::watched(),
-            made: Instant::now(),
             config,
         })
     }

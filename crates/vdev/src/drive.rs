@@ -10,7 +10,7 @@ use crate::group::Due;
 use crate::kept::{DriveFlash, Kept, KeptDrive, Life, empty};
 use crate::media::Span;
 use crate::outstanding::OutstandingCommand;
-use crate::recorder::{Arrival, Recorder};
+use crate::recorder::{ArrivalSink, Recorder};
 use nvmed_flash::Profile;
 use nvmed_sys::sync::{Mutex, MutexGuard};
 
@@ -164,34 +164,41 @@ impl Controller {
     /// A life until the controller was made, and since.
     pub(crate) fn lived(&self, before: Life) -> Life {
         let error_entries = self.errors.lock().count();
-        before.with(&self.counters(), error_entries, self.made.elapsed().as_secs())
+        before.with(&self.counters(), error_entries, (self.time.now_ns() - self.made_ns) / 1_000_000_000)
     }
 
     /// Lets the drive rest: what it does is finished and kept.
     pub(crate) fn rest_drive(&self) {
         let Some(drive) = &self.drive else { return };
         let mut state = drive.state.lock();
-        let DriveState { flash, kept, slots, .. } = &mut *state;
+        let DriveState { flash, kept, slots, recorder, .. } = &mut *state;
         if let Some(kept) = kept {
             // As at a reset: what is under way never completes.
             slots.iter_mut().for_each(|slot| slot.live = false);
             let life = self.lived(kept.life);
-            kept.rest(flash, life);
+            kept.rest(flash, recorder.as_deref_mut(), life);
             drive.due.set(flash.next_due());
         }
     }
 
-    /// Begins to write down what arrives at the drive, anew; nothing if there is no drive.
-    pub fn record_arrivals(&self) {
+    /// Whether commands take a drive's time.
+    #[must_use]
+    pub fn has_drive(&self) -> bool {
+        self.drive.is_some()
+    }
+
+    /// Tells `sink` what arrives at the drive from now on, until [`Self::end_recording`], or until the controller ends;
+    /// nothing if there is no drive.
+    pub fn record_arrivals(&self, sink: ArrivalSink) {
         if let Some(drive) = &self.drive {
-            drive.state.lock().recorder = Some(Box::default());
+            drive.state.lock().recorder = Some(Box::new(Recorder::new(sink)));
         }
     }
 
-    /// Ends [`Self::record_arrivals`]: what has arrived since, in the order of arrival.
-    #[must_use]
-    pub fn recorded_arrivals(&self) -> Vec<Arrival> {
-        let recorder = self.drive.as_ref().and_then(|drive| drive.state.lock().recorder.take());
-        recorder.map(|recorder| recorder.into_arrivals()).unwrap_or_default()
+    /// Ends [`Self::record_arrivals`]: what is under way has no due time.
+    pub fn end_recording(&self) {
+        if let Some(drive) = &self.drive {
+            drive.state.lock().recorder = None;
+        }
     }
 }

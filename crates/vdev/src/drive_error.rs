@@ -1,6 +1,7 @@
 //! Why the state of a drive cannot be used: what, where, what to do.
 
-use crate::drive_file::{DriveFile, PROFILE_BYTES_MAX, VERSION};
+use crate::drive_file::DriveFile;
+use crate::drive_layout::{PROFILE_BYTES_MAX, VERSION};
 use rustix::io::Errno;
 use std::path::Path;
 

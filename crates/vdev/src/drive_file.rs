@@ -1,101 +1,26 @@
 //! The file beside an image in which a drive's state is kept (docs/spec/flash.md).
 
 use crate::drive_error::DriveFileError;
+use crate::drive_journal::{Found, Journals, group_bytes, life_record};
+use crate::drive_layout::{
+    Checkpoint, File, HEAD_MAGIC, HEADER_BYTES, HEADER_MAGIC, Head, Header, LIFE_COUNTERS, Layout, PAGE,
+    PROFILE_BYTES_MAX, VERSION,
+};
 use crate::file::Flush;
 use crate::media::Media;
-use nvmed_flash::{BLOCK_WORDS, Flash, Profile, StateError, Words, table_sizes};
-use nvmed_sys::{Mapping, QuietFd};
-use rustix::fd::AsFd;
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
+use nvmed_flash::{BLOCK_WORDS, Flash, Profile, Words};
+use nvmed_sys::QuietFd;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::IntoBytes;
 
-const HEADER_MAGIC: [u8; 8] = *b"nvmedfls";
-const HEAD_MAGIC: [u8; 8] = *b"nvmedchk";
-pub(crate) const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 16_384;
-const PAGE: u64 = 4096;
-/// A profile fits in the rest of the header.
-pub(crate) const PROFILE_BYTES_MAX: usize = HEADER_BYTES - size_of::<Header>();
-/// Journals are a quarter of the map, and within these.
-const JOURNAL_BYTES_MIN: u64 = 1 << 20;
-const JOURNAL_BYTES_MAX: u64 = 64 << 20;
-/// Words of a group of records before its records: how many, lap, checksum, place.
-const GROUP_WORDS: usize = 4;
-/// The kind of a record of counters, which is the only one of its group.
-const LIFE: u32 = 5;
-/// Words of the map that are written at once.
-const PART_WORDS: usize = 1 << 18;
 /// What is behind the image's name.
 const SUFFIX: &str = ".flash";
-
-/// Counters of a drive's life, which its state keeps.
-pub const LIFE_COUNTERS: usize = 16;
-
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-struct Header {
-    magic: [u8; 8],
-    version: u32,
-    checksum: u32,
-    identity: [u8; 16],
-    image_bytes: u64,
-    map_units: u32,
-    blocks: u32,
-    journal_pages: u32,
-    profile_bytes: u32,
-}
-
-const _: () = assert!(size_of::<Header>() == 56);
-
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-struct Head {
-    magic: [u8; 8],
-    checksum: u32,
-    content_checksum: u32,
-    sequence: u64,
-    at_rest: u64,
-    life: [u64; LIFE_COUNTERS],
-}
-
-/// Where the parts of the file are.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    map_words: usize,
-    block_words: usize,
-    journal_bytes: u64,
-}
-
-impl Layout {
-    fn of(profile: &Profile, blocks: usize) -> Self {
-        let (map_words, _) = table_sizes(profile);
-        let quarter = (map_words as u64).next_multiple_of(PAGE);
-        let journal_bytes = quarter.clamp(JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX);
-        Self { map_words, block_words: blocks * BLOCK_WORDS, journal_bytes }
-    }
-
-    fn head(side: usize) -> u64 {
-        HEADER_BYTES as u64 + side as u64 * PAGE
-    }
-
-    fn content_bytes(&self) -> u64 {
-        ((self.map_words + self.block_words) as u64 * 4).next_multiple_of(PAGE)
-    }
-
-    fn content(&self, side: usize) -> u64 {
-        Self::head(2) + side as u64 * self.content_bytes()
-    }
-
-    fn journals(&self) -> u64 {
-        self.content(2)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.journals() + 2 * self.journal_bytes
-    }
-}
+/// By how much the sequence grows at an opening. After a power cut the journals may have groups of the laps that come
+/// next, whose heads were lost: those laps are not used again.
+const OPENED: u64 = 1 << 10;
 
 /// The state of a drive, as it is kept.
 #[derive(Debug)]
@@ -103,15 +28,40 @@ pub struct DriveFile {
     path: PathBuf,
     fd: QuietFd,
     layout: Layout,
-    /// Both journals.
-    journals: Mapping,
-    /// Of the checkpoint that counts.
+    journals: Journals,
+    /// Of the checkpoint in whose journal records go: the one that counts, or the one that is under way.
     sequence: u64,
+    /// The checkpoint that is under way.
+    under_way: Option<UnderWay>,
     /// Bytes of its journal that are used.
     used: usize,
+    /// How many are when [`Self::go_on`] has something to do.
+    due_at: usize,
+    /// A part of the map.
+    part: Vec<u32>,
     flush: Flush,
     /// Something was written since the last [`Self::sync`].
     dirty: bool,
+}
+
+/// A checkpoint that is written in parts, while its drive goes on.
+///
+/// Its blocks and counters are those of the moment in which it, and its journal, began; its map is that of several
+/// later ones. With what has changed since it began, both are that of now.
+#[derive(Debug)]
+struct UnderWay {
+    life: [u64; LIFE_COUNTERS],
+    blocks: Vec<u32>,
+    /// Words of the map that are written.
+    written: usize,
+    /// Of them.
+    checksum: u32,
+}
+
+impl UnderWay {
+    fn new<W: Words>(flash: &Flash<W>, life: [u64; LIFE_COUNTERS]) -> Self {
+        Self { life, blocks: flash.block_words(), written: 0, checksum: 0 }
+    }
 }
 
 /// What a file says of its drive.
@@ -212,9 +162,8 @@ impl DriveFile {
         header.checksum = crc32c::crc32c(&page);
         page[..size_of::<Header>()].copy_from_slice(header.as_bytes());
         file.write(&fd, &page, 0)?;
-        let journals = file.map(&fd, &layout)?;
-        let fd = QuietFd::new(fd);
-        let mut made = Self { path, fd, layout, journals, sequence: 0, used: 0, flush, dirty: false };
+        let journals = file.journals(&fd, &layout)?;
+        let mut made = Self::over((path.clone(), fd), (layout, journals), 0, flush);
         made.checkpoint(flash, [0; LIFE_COUNTERS], true)?;
         let file = File { path: &made.path };
         rustix::fs::rename(&new, &made.path).map_err(|errno| file.host("give it its name", errno))?;
@@ -258,61 +207,163 @@ impl DriveFile {
             let what = format!("has {} bytes of {}: it was cut", stat.st_size, layout.bytes());
             return Err(file.damaged(&what));
         }
-        let journals = file.map(&fd, &layout)?;
+        let journals = file.journals(&fd, &layout)?;
         let kept = Checkpoint::newest(&file, &fd, &layout)?;
-        let side = (kept.head.sequence % 2) as usize;
-        let Journal { records, life, .. } =
-            read_journal(&journals, side * layout.journal_bytes as usize, &layout, kept.head.sequence);
+        let Found { records, life } =
+            journals.read(kept.head.sequence as u32, kept.head.journal_begin as usize);
         let was_at_rest = kept.head.at_rest == 1 && records.is_empty();
         flash
             .restore(&kept.words[..layout.map_words], &kept.words[layout.map_words..], &records, !was_at_rest)
             .map_err(|error| file.state(&error))?;
-        let fd = QuietFd::new(fd);
-        let (sequence, life) = (kept.head.sequence, life.unwrap_or(kept.head.life));
-        // As if it were full: behind its last whole group there may be others.
-        let used = layout.journal_bytes as usize;
-        let opened = Self { path, fd, layout, journals, sequence, used, flush, dirty: false };
+        let life = life.unwrap_or(kept.head.life);
+        let opened = Self::over((path.clone(), fd), (layout, journals), kept.head.sequence + OPENED, flush);
         Ok((opened, Loaded { was_at_rest, life }))
     }
 
-    /// Keeps records in the journal; false if it has no room for them, and it is time for a checkpoint.
+    /// A file in which a checkpoint comes next.
+    fn over(
+        (path, fd): (PathBuf, OwnedFd),
+        (layout, journals): (Layout, Journals),
+        sequence: u64,
+        flush: Flush,
+    ) -> Self {
+        Self {
+            path,
+            fd: QuietFd::new(fd),
+            layout,
+            journals,
+            sequence,
+            under_way: None,
+            // No group fits until then: behind the last whole one there may be others.
+            used: layout.journal_bytes as usize,
+            due_at: usize::MAX,
+            part: vec![0; layout.part_words()],
+            flush,
+            dirty: false,
+        }
+    }
+
+    /// Keeps records in the journal; false if it has no room for them, and it is time for a [`Self::checkpoint`].
     #[inline]
     #[must_use]
     pub fn append(&mut self, records: &[u32]) -> bool {
-        let bytes = (GROUP_WORDS + records.len()) * 4;
-        let fits = self.used + bytes <= self.layout.journal_bytes as usize;
+        let behind = self.used + group_bytes(records.len());
+        let fits = behind <= self.layout.journal_bytes as usize;
         if fits && !records.is_empty() {
-            self.write_group(records);
+            self.journals.write(self.sequence as u32, self.used, records);
+            (self.used, self.dirty) = (behind, true);
         }
         fits
     }
 
     /// Keeps the counters, too, if the journal has room for them.
     pub(crate) fn append_life(&mut self, life: [u64; LIFE_COUNTERS]) {
-        let mut words = [0; 1 + 2 * LIFE_COUNTERS];
-        words[0] = LIFE << 24;
-        words[1..].as_mut_bytes().copy_from_slice(life.as_bytes());
-        let _ = self.append(&words);
-    }
-
-    fn write_group(&mut self, records: &[u32]) {
-        let place = self.used;
-        let lap = self.sequence as u32;
-        let checksum = group_checksum(lap, place as u32, records);
-        let at = self.side() * self.layout.journal_bytes as usize + place;
-        let head = [records.len() as u32, lap, checksum, place as u32];
-        self.journals.write(at + GROUP_WORDS * 4, records.as_bytes());
-        // Last: a process that is killed before has written no group.
-        self.journals.write(at, head.as_bytes());
-        self.used += (GROUP_WORDS + records.len()) * 4;
-        self.dirty = true;
+        let _ = self.append(&life_record(life));
     }
 
     fn side(&self) -> usize {
         (self.sequence % 2) as usize
     }
 
-    /// Writes map and blocks of `flash`, and the counters of its life, where the older checkpoint is.
+    /// Does what is due since the journal has grown: keeps the counters, goes on with the checkpoint that is under way,
+    /// or begins one when the journal is nearly full. Everything that has changed in `flash` must be in the journal.
+    ///
+    /// # Errors
+    /// The host cannot write.
+    #[inline]
+    pub fn go_on<W: Words>(
+        &mut self,
+        flash: &Flash<W>,
+        life: impl FnOnce() -> [u64; LIFE_COUNTERS],
+    ) -> Result<(), DriveFileError> {
+        if self.used < self.due_at {
+            return Ok(());
+        }
+        self.step(flash, life())
+    }
+
+    #[cold]
+    fn step<W: Words>(&mut self, flash: &Flash<W>, life: [u64; LIFE_COUNTERS]) -> Result<(), DriveFileError> {
+        self.check_journals()?;
+        self.append_life(life);
+        match self.under_way.take() {
+            Some(under_way) => return self.write_due(flash, under_way),
+            None if self.used >= self.layout.next_at() => {
+                self.sequence += 1;
+                self.used = self.journals.go_on(self.sequence as u32, self.used);
+                self.under_way = Some(UnderWay::new(flash, life));
+                self.due_at = self.layout.part_at(0);
+            }
+            None => self.due_at = self.layout.step_at(self.used),
+        }
+        Ok(())
+    }
+
+    /// Writes the parts of the map that are due, each to the host's stable storage, so that none waits for many; ends
+    /// the checkpoint with the last one.
+    fn write_due<W: Words>(
+        &mut self,
+        flash: &Flash<W>,
+        mut under_way: UnderWay,
+    ) -> Result<(), DriveFileError> {
+        while under_way.written < self.layout.map_words && self.layout.part_at(under_way.written) <= self.used
+        {
+            self.write_part(flash, &mut under_way)?;
+            self.sync_file()?;
+        }
+        if under_way.written == self.layout.map_words {
+            return self.finish(&under_way, 0, false);
+        }
+        self.due_at = self.layout.part_at(under_way.written);
+        self.under_way = Some(under_way);
+        Ok(())
+    }
+
+    fn write_part<W: Words>(
+        &mut self,
+        flash: &Flash<W>,
+        under_way: &mut UnderWay,
+    ) -> Result<(), DriveFileError> {
+        let left = self.layout.map_words - under_way.written;
+        let place = self.layout.content(self.side()) + under_way.written as u64 * 4;
+        let words = self.part.len().min(left);
+        let part = &mut self.part[..words];
+        flash.map_words(under_way.written, part);
+        under_way.checksum = crc32c::crc32c_append(under_way.checksum, part.as_bytes());
+        under_way.written += words;
+        File { path: &self.path }.write(&self.fd, part.as_bytes(), place)
+    }
+
+    /// Writes what a checkpoint has behind its map, and then its head: from then on it counts.
+    fn finish(
+        &mut self,
+        under_way: &UnderWay,
+        journal_begin: usize,
+        at_rest: bool,
+    ) -> Result<(), DriveFileError> {
+        let file = File { path: &self.path };
+        let blocks = under_way.blocks.as_bytes();
+        let place = self.layout.content(self.side()) + self.layout.map_words as u64 * 4;
+        file.write(&self.fd, blocks, place)?;
+        self.sync_file()?;
+        let mut head = Head {
+            magic: HEAD_MAGIC,
+            checksum: 0,
+            content_checksum: crc32c::crc32c_append(under_way.checksum, blocks),
+            sequence: self.sequence,
+            at_rest: at_rest.into(),
+            journal_begin: journal_begin as u32,
+            life: under_way.life,
+        };
+        head.checksum = crc32c::crc32c(head.as_bytes());
+        File { path: &self.path }.write(&self.fd, head.as_bytes(), Layout::head(self.side()))?;
+        self.sync_file()?;
+        self.due_at = self.layout.step_at(self.used);
+        Ok(())
+    }
+
+    /// Writes map and blocks of `flash`, and the counters of its life, at once, where the older checkpoint is; also
+    /// what has changed and is not in the journal.
     ///
     /// # Errors
     /// The host cannot write.
@@ -322,39 +373,19 @@ impl DriveFile {
         life: [u64; LIFE_COUNTERS],
         at_rest: bool,
     ) -> Result<(), DriveFileError> {
-        let file = File { path: &self.path };
         self.check_journals()?;
-        let sequence = self.sequence + 1;
-        let side = (sequence % 2) as usize;
-        let mut place = self.layout.content(side);
-        let mut checksum = 0;
-        let mut write = |words: &[u32]| {
-            checksum = crc32c::crc32c_append(checksum, words.as_bytes());
-            let written = file.write(&self.fd, words.as_bytes(), place);
-            place += words.len() as u64 * 4;
-            written
-        };
-        let mut part = vec![0; PART_WORDS.min(self.layout.map_words)];
-        for first in (0..self.layout.map_words).step_by(PART_WORDS) {
-            let part = &mut part[..PART_WORDS.min(self.layout.map_words - first)];
-            flash.map_words(first, part);
-            write(part)?;
+        if self.under_way.take().is_some() {
+            // In its place, and behind what its journal has, which belongs to the one before it; and of another lap, so
+            // that what follows does not.
+            self.sequence += 2;
+        } else {
+            (self.sequence, self.used) = (self.sequence + 1, 0);
         }
-        write(&flash.block_words())?;
-        self.sync_file()?;
-        let mut head = Head {
-            magic: HEAD_MAGIC,
-            checksum: 0,
-            content_checksum: checksum,
-            sequence,
-            at_rest: at_rest.into(),
-            life,
-        };
-        head.checksum = crc32c::crc32c(head.as_bytes());
-        file.write(&self.fd, head.as_bytes(), Layout::head(side))?;
-        self.sync_file()?;
-        (self.sequence, self.used, self.dirty) = (sequence, 0, false);
-        Ok(())
+        let mut whole = UnderWay::new(flash, life);
+        while whole.written < self.layout.map_words {
+            self.write_part(flash, &mut whole)?;
+        }
+        self.finish(&whole, self.used, at_rest)
     }
 
     /// Makes what was kept outlive the host, if a Flush does.
@@ -362,7 +393,7 @@ impl DriveFile {
     /// # Errors
     /// The host cannot write.
     pub fn sync(&mut self) -> Result<(), DriveFileError> {
-        if std::mem::take(&mut self.dirty) {
+        if self.dirty {
             self.sync_file()?;
         }
         self.check_journals()
@@ -376,7 +407,8 @@ impl DriveFile {
         Ok(())
     }
 
-    fn sync_file(&self) -> Result<(), DriveFileError> {
+    fn sync_file(&mut self) -> Result<(), DriveFileError> {
+        self.dirty = false;
         if self.flush == Flush::Process {
             return Ok(());
         }
@@ -391,172 +423,4 @@ pub struct Loaded {
     pub was_at_rest: bool,
     /// Its counters at the last checkpoint.
     pub life: [u64; LIFE_COUNTERS],
-}
-
-/// A checkpoint that is whole.
-struct Checkpoint {
-    head: Head,
-    /// Map, then blocks.
-    words: Vec<u32>,
-}
-
-impl Checkpoint {
-    /// The newest one.
-    fn newest(file: &File<'_>, fd: impl AsFd + Copy, layout: &Layout) -> Result<Self, DriveFileError> {
-        let mut heads = Vec::new();
-        for side in 0..2 {
-            let mut head = Head::new_zeroed();
-            file.read(fd, head.as_mut_bytes(), Layout::head(side))?;
-            let checksum = std::mem::take(&mut head.checksum);
-            if head.magic == HEAD_MAGIC && checksum == crc32c::crc32c(head.as_bytes()) {
-                heads.push(head);
-            }
-        }
-        heads.sort_by_key(|head| std::cmp::Reverse(head.sequence));
-        for head in heads {
-            let mut words = vec![0; layout.map_words + layout.block_words];
-            file.read(fd, words.as_mut_bytes(), layout.content((head.sequence % 2) as usize))?;
-            if crc32c::crc32c(words.as_bytes()) == head.content_checksum {
-                return Ok(Self { head, words });
-            }
-        }
-        Err(file.damaged("is damaged: neither of its checkpoints is whole"))
-    }
-}
-
-/// What a journal has.
-#[derive(Default)]
-struct Journal {
-    /// All records of the drive.
-    records: Vec<u32>,
-    /// Bytes of it that are used.
-    used: usize,
-    /// The counters that were kept last, if any were.
-    life: Option<[u64; LIFE_COUNTERS]>,
-}
-
-fn read_journal(journals: &Mapping, begin: usize, layout: &Layout, sequence: u64) -> Journal {
-    let mut journal = Journal::default();
-    let end = layout.journal_bytes as usize;
-    let mut group = Vec::new();
-    while journal.used + GROUP_WORDS * 4 <= end {
-        let place = journal.used;
-        let mut head = [0_u32; GROUP_WORDS];
-        journals.read(begin + place, head.as_mut_bytes());
-        let [count, lap, checksum, at] = head;
-        let behind = place + (GROUP_WORDS + count as usize) * 4;
-        if lap != sequence as u32 || at as usize != place || count == 0 || behind > end {
-            break;
-        }
-        group.resize(count as usize, 0);
-        journals.read(begin + place + GROUP_WORDS * 4, group.as_mut_bytes());
-        if group_checksum(lap, at, &group) != checksum {
-            break;
-        }
-        match <[u32; 2 * LIFE_COUNTERS]>::try_from(&group[1..]) {
-            Ok(words) if group[0] >> 24 == LIFE => {
-                let mut life = [0; LIFE_COUNTERS];
-                life.as_mut_bytes().copy_from_slice(words.as_bytes());
-                journal.life = Some(life);
-            }
-            _ => journal.records.extend_from_slice(&group),
-        }
-        journal.used = behind;
-    }
-    journal
-}
-
-fn group_checksum(lap: u32, place: u32, records: &[u32]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c([lap, place].as_bytes()), records.as_bytes())
-}
-
-/// A file by its name, for what is said of it.
-struct File<'a> {
-    path: &'a Path,
-}
-
-impl File<'_> {
-    fn name(&self) -> String {
-        self.path.display().to_string()
-    }
-
-    fn host(&self, what: &'static str, errno: Errno) -> DriveFileError {
-        DriveFileError::Host { path: self.name(), what, errno }
-    }
-
-    fn damaged(&self, what: &str) -> DriveFileError {
-        DriveFileError::Damaged { path: self.name(), what: what.to_owned() }
-    }
-
-    fn foreign(&self, what: String) -> DriveFileError {
-        DriveFileError::Foreign { path: self.name(), what }
-    }
-
-    fn state(&self, error: &StateError) -> DriveFileError {
-        self.damaged(&format!("is damaged: {error}"))
-    }
-
-    /// The header, and the profile in it.
-    fn header(&self, fd: impl AsFd) -> Result<(Header, String), DriveFileError> {
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.host("look at it", errno))?;
-        if !FileType::from_raw_mode(stat.st_mode).is_file() {
-            return Err(self.damaged("is no regular file"));
-        }
-        let mut page = vec![0; HEADER_BYTES];
-        self.read(fd, &mut page, 0)?;
-        let (mut header, text) = Header::read_from_prefix(&page).expect("a header is shorter than its page");
-        if header.magic != HEADER_MAGIC {
-            return Err(self.damaged("is no state of a drive"));
-        }
-        if header.version != VERSION {
-            return Err(DriveFileError::Version { path: self.name(), found: header.version });
-        }
-        let profile = text.get(..header.profile_bytes as usize).map(<[u8]>::to_vec);
-        let checksum = std::mem::take(&mut header.checksum);
-        page[..size_of::<Header>()].copy_from_slice(header.as_bytes());
-        let whole = checksum == crc32c::crc32c(&page);
-        match profile.map(String::from_utf8) {
-            Some(Ok(profile)) if whole => Ok((header, profile)),
-            _ => Err(self.damaged("is damaged: its header is not whole")),
-        }
-    }
-
-    /// Lets the file's name outlive a power cut.
-    fn sync_directory(&self) -> Result<(), DriveFileError> {
-        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(parent.unwrap_or(Path::new(".")), flags, Mode::empty());
-        opened.and_then(rustix::fs::fsync).map_err(|errno| self.host("keep its name", errno))
-    }
-
-    fn map(&self, fd: impl AsFd, layout: &Layout) -> Result<Mapping, DriveFileError> {
-        let journals = Mapping::foreign(fd.as_fd(), layout.journals(), 2 * layout.journal_bytes as usize);
-        journals.map_err(|errno| self.host("map it", errno))
-    }
-
-    fn read(&self, fd: impl AsFd, into: &mut [u8], mut at: u64) -> Result<(), DriveFileError> {
-        let mut done = 0;
-        while done < into.len() {
-            match rustix::io::pread(&fd, &mut into[done..], at) {
-                // What is cut off reads as zeroes, which nothing takes for whole.
-                Ok(0) => return Ok(()),
-                Ok(bytes) => (done, at) = (done + bytes, at + bytes as u64),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(self.host("read it", errno)),
-            }
-        }
-        Ok(())
-    }
-
-    fn write(&self, fd: impl AsFd, from: &[u8], mut at: u64) -> Result<(), DriveFileError> {
-        let mut done = 0;
-        while done < from.len() {
-            match rustix::io::pwrite(&fd, &from[done..], at) {
-                Ok(bytes) => (done, at) = (done + bytes, at + bytes as u64),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(self.host("write it", errno)),
-            }
-        }
-        Ok(())
-    }
 }

@@ -2,9 +2,11 @@
 
 use crate::counters::Counters;
 use crate::drive_error::DriveFileError;
-use crate::drive_file::{DriveFile, LIFE_COUNTERS};
+use crate::drive_file::DriveFile;
+use crate::drive_layout::LIFE_COUNTERS;
 use crate::file::Flush;
 use crate::media::Media;
+use crate::recorder::{Arrival, Recorder};
 use nvmed_flash::{Command, Counts, Flash, Kind, Profile, Tables, table_sizes};
 use nvmed_sys::Words;
 use rustix::io::Errno;
@@ -166,7 +168,7 @@ impl KeptDrive {
 }
 
 impl Kept {
-    /// Keeps what has changed; `life` says what a checkpoint keeps besides.
+    /// Keeps what has changed; `life` says what the drive has been through.
     #[inline]
     pub fn keep(&mut self, flash: &mut DriveFlash, life: impl FnOnce(Life) -> Life) {
         if flash.records().is_empty() {
@@ -174,20 +176,25 @@ impl Kept {
         }
         self.at_rest = None;
         let Some(file) = &mut self.file else { return flash.clear_records() };
-        if !file.append(flash.records()) {
-            let life = life(self.life).words(flash.counts());
-            if file.checkpoint(flash, life, false).is_err() {
-                self.file = None;
-            }
+        let before = self.life;
+        let life = |flash: &DriveFlash| life(before).words(flash.counts());
+        let kept = if file.append(flash.records()) {
+            file.go_on(flash, || life(flash))
+        } else {
+            file.checkpoint(flash, life(flash), false)
+        };
+        if kept.is_err() {
+            self.file = None;
         }
         flash.clear_records();
     }
 
     /// Makes what was kept, and `life`, outlive the host, where a Flush does.
-    pub fn sync(&mut self, counts: Counts, life: Life) {
+    pub fn sync(&mut self, flash: &DriveFlash, life: Life) {
         let Some(file) = &mut self.file else { return };
-        file.append_life(life.words(counts));
-        if file.sync().is_err() {
+        let life = life.words(flash.counts());
+        file.append_life(life);
+        if file.go_on(flash, || life).and_then(|()| file.sync()).is_err() {
             self.file = None;
         }
     }
@@ -198,12 +205,24 @@ impl Kept {
     }
 
     /// Lets the drive program what it has, and keeps it at rest; once, if nothing happens.
-    pub fn rest(&mut self, flash: &mut DriveFlash, life: Life) {
+    pub fn rest(&mut self, flash: &mut DriveFlash, mut recorder: Option<&mut Recorder>, life: Life) {
         let lived = Life { seconds: 0, ..life };
         let Some(file) = self.file.as_mut().filter(|_| self.at_rest != Some(lived)) else { return };
-        while !flash.takes() && flash.advance(u64::MAX).is_some() {}
-        let flush = flash.arrive(flash.now(), &Command { kind: Kind::Flush, start: 0, bytes: 0 });
-        while flash.advance(u64::MAX).is_some_and(|done| done.ticket != flush) {}
+        let advance = |flash: &mut DriveFlash, recorder: &mut Option<&mut Recorder>| {
+            let done = flash.advance(u64::MAX)?;
+            if let Some(recorder) = recorder {
+                recorder.due(done.time, done.ticket);
+            }
+            Some(done.ticket)
+        };
+        while !flash.takes() && advance(flash, &mut recorder).is_some() {}
+        let command = Command { kind: Kind::Flush, start: 0, bytes: 0 };
+        let flush = flash.arrive(flash.now(), &command);
+        if let Some(recorder) = &mut recorder {
+            recorder
+                .arrived(Arrival { time_ns: flash.now(), queue: 0, opcode: 0, command, due_ns: None }, flush);
+        }
+        while advance(flash, &mut recorder).is_some_and(|done| done != flush) {}
         // Nobody is there to be told. If the host cannot write, the drive is as if it had just ended.
         self.at_rest = file.checkpoint(flash, life.words(flash.counts()), true).is_ok().then_some(lived);
         flash.clear_records();

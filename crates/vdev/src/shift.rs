@@ -11,6 +11,7 @@ use crate::drive::{Drive, DriveState, Rung, Slot};
 use crate::fault::Verdict;
 use crate::group::Queues;
 use crate::outstanding::{HELD_MAX, OutstandingCommand, Work};
+use crate::recorder::Arrival;
 use crate::round::FORESEEN_BYTES;
 use crate::time::NEVER;
 use nvmed_flash::{Command, Completion, Kind, Ticket};
@@ -296,7 +297,7 @@ impl<'a> Shift<'a> {
         let DriveState { flash, kept, .. } = &mut *self.state;
         if let Some(kept) = kept {
             let life = controller.lived(kept.life);
-            kept.sync(flash.counts(), life);
+            kept.sync(flash, life);
         }
     }
 }
@@ -396,7 +397,9 @@ impl DriveState {
     fn arrive(&mut self, time_ns: u64, wanted: Command, slot: Slot) {
         let ticket = self.flash.arrive(time_ns, &wanted);
         if let Some(recorder) = &mut self.recorder {
-            recorder.arrived(self.flash.now(), wanted, ticket);
+            let (queue, opcode) = (slot.command.sq_id, slot.command.entry.opcode);
+            let time_ns = self.flash.now();
+            recorder.arrived(Arrival { time_ns, queue, opcode, command: wanted, due_ns: None }, ticket);
         }
         let Ticket(at) = ticket;
         match self.slots.get_mut(at as usize) {

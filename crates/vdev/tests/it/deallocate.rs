@@ -1,5 +1,6 @@
 //! A Dataset Management of several ranges: the drive is told of all of them, and the command ends with the last.
 
+use crate::drive::{record, recorded};
 use crate::host::{DATA, Host};
 use nvmed_dma::Transport;
 use nvmed_flash::{ArrayProfile, BlockKind, Kind, Medium, Profile, TranslationProfile};
@@ -69,12 +70,12 @@ fn all_ranges_reach_the_drive_one_after_the_other() {
         let mut host = host(clock, commands);
         assert_eq!(mapped(&mut host), UNITS);
         let controller = Arc::clone(host.device.controller());
-        controller.record_arrivals();
+        let recording = record(&controller);
         // Two halves of a unit, two that overlap, one inside another, an empty one, and one alone.
         let ranges =
             [(804, 4), (0, 16), (8, 16), (400, 64), (416, 8), (77, 0), (800, 4), (BYTES / 512 - 8, 8)];
         assert!(host.io(deallocate(&host, &ranges)).status().is_success());
-        let arrivals = controller.recorded_arrivals();
+        let arrivals = recorded(&controller, &recording);
         assert_eq!(spans(&arrivals), [(0, 24), (400, 64), (800, 8), (BYTES / 512 - 8, 8)], "{clock:?}");
         for pair in arrivals.windows(2) {
             assert_eq!(pair[0].due_ns, Some(pair[1].time_ns), "{clock:?}");
@@ -99,22 +100,22 @@ fn all_ranges_reach_the_drive_one_after_the_other() {
 fn a_command_may_have_as_many_ranges_as_there_can_be() {
     let mut host = host(Clock::Virtual, 2);
     let controller = Arc::clone(host.device.controller());
-    controller.record_arrivals();
+    let recording = record(&controller);
     let ranges: Vec<_> = (0..256).rev().map(|at| (at * 16, 8)).collect();
     assert!(host.io(deallocate(&host, &ranges)).status().is_success());
-    let arrivals = controller.recorded_arrivals();
+    let arrivals = recorded(&controller, &recording);
     assert_eq!((arrivals.len(), spans(&arrivals)[255]), (256, (255 * 16, 8)));
     assert_eq!(mapped(&mut host), UNITS - 256);
     // Without the attribute there is nothing to deallocate, and one command arrives.
-    controller.record_arrivals();
+    let recording = record(&controller);
     let hint = SubmissionEntry { cdw11: 1, ..deallocate(&host, &ranges) };
     assert!(host.io(hint).status().is_success());
-    assert_eq!(spans(&controller.recorded_arrivals()), [(0, 0)]);
+    assert_eq!(spans(&recorded(&controller, &recording)), [(0, 0)]);
     // With a range that is wrong, none is deallocated, and nothing arrives.
-    controller.record_arrivals();
+    let recording = record(&controller);
     let wrong = deallocate(&host, &[(8, 8), (BYTES / 512, 1)]);
     assert!(host.io(wrong).status().is(Status::LBA_OUT_OF_RANGE));
-    assert!(controller.recorded_arrivals().is_empty());
+    assert!(recorded(&controller, &recording).is_empty());
     assert_eq!(mapped(&mut host), UNITS - 256);
 }
 
@@ -122,14 +123,14 @@ fn a_command_may_have_as_many_ranges_as_there_can_be() {
 fn what_waits_for_room_arrives_after_the_last_range() {
     let mut host = host(Clock::Virtual, 1);
     let controller = Arc::clone(host.device.controller());
-    controller.record_arrivals();
+    let recording = record(&controller);
     host.place(1, deallocate(&host, &[(0, 8), (16, 8), (32, 8)]));
     host.place(1, SubmissionEntry { cid: 10, ..host.data(9, 0, 1, 4096) });
     host.ring(1);
     let first = host.rings[1].wait();
     assert_eq!((first.cid, first.status()), (9, Status::SUCCESS));
     assert_eq!(host.rings[1].wait().cid, 10);
-    let arrivals = controller.recorded_arrivals();
+    let arrivals = recorded(&controller, &recording);
     assert_eq!(spans(&arrivals)[..3], [(0, 8), (16, 8), (32, 8)]);
     assert_eq!((arrivals.len(), arrivals[2].due_ns), (4, Some(arrivals[3].time_ns)));
 }
@@ -138,7 +139,7 @@ fn what_waits_for_room_arrives_after_the_last_range() {
 fn an_aborted_command_tells_the_drive_of_no_further_range() {
     let mut host = host(Clock::Virtual, 4);
     let controller = Arc::clone(host.device.controller());
-    controller.record_arrivals();
+    let recording = record(&controller);
     let ranges: Vec<_> = (0..100).map(|at| (at * 16, 8)).collect();
     host.submit(deallocate(&host, &ranges));
     // Some ranges are done, and the Abort comes before the others.
@@ -147,11 +148,11 @@ fn an_aborted_command_tells_the_drive_of_no_further_range() {
     assert_eq!(host.admin(abort).result, 0);
     assert!(host.rings[1].wait().status().is(Status::ABORT_REQUESTED));
     host.device.wait(999, 0, 1_000_000);
-    let told = controller.recorded_arrivals().len();
+    let told = recorded(&controller, &recording).len();
     assert!((10..50).contains(&told), "{told}");
     // Its place serves others.
-    controller.record_arrivals();
+    let recording = record(&controller);
     assert!(host.io(deallocate(&host, &[(8, 8), (24, 8)])).status().is_success());
-    assert_eq!(spans(&controller.recorded_arrivals()), [(8, 8), (24, 8)]);
+    assert_eq!(spans(&recorded(&controller, &recording)), [(8, 8), (24, 8)]);
     assert_eq!(mapped(&mut host), UNITS - told as u64 - 2);
 }

@@ -8,7 +8,7 @@ use nvmed_flash::{
 };
 use nvmed_nvme::{Status, SubmissionEntry, register};
 use nvmed_sys::Pages;
-use nvmed_vdev::{Arrival, Backing, Clock, ControllerConfig, FaultPlan, Media};
+use nvmed_vdev::{Arrival, Backing, Clock, Controller, ControllerConfig, FaultPlan, Media};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -56,6 +56,21 @@ fn abort(queue: u16, cid: u16) -> SubmissionEntry {
     SubmissionEntry { opcode: 8, cdw10: u32::from(queue) | u32::from(cid) << 16, ..Default::default() }
 }
 
+/// What arrives at a controller's drive from now on.
+pub fn record(controller: &Controller) -> Receiver<Arrival> {
+    let (sender, receiver) = channel();
+    controller.record_arrivals(Box::new(move |arrival| {
+        let _ = arrival.map(|arrival| sender.send(*arrival));
+    }));
+    receiver
+}
+
+/// What has arrived since then.
+pub fn recorded(controller: &Controller, recording: &Receiver<Arrival>) -> Vec<Arrival> {
+    controller.end_recording();
+    recording.iter().collect()
+}
+
 /// The arrivals again, in a fresh drive: each is due at the time at which it was.
 fn replay(profile: &Profile, arrivals: &[Arrival]) {
     let mut flash = Flash::new(profile).unwrap();
@@ -85,7 +100,7 @@ fn what_a_thread_recorded_is_due_at_the_same_times_in_virtual_time() {
         let mut host = host(clock, profile.clone(), "");
         let mut rings = [host.open(2), host.open(3)];
         let controller = Arc::clone(host.device.controller());
-        controller.record_arrivals();
+        let recording = record(&controller);
         let mut dice = Dice::new(7);
         for _ in 0..200 {
             let mut left = [0, 0];
@@ -103,11 +118,11 @@ fn what_a_thread_recorded_is_due_at_the_same_times_in_virtual_time() {
                 (0..left).for_each(|_| assert!(ring.wait().status().is_success()));
             }
         }
-        let arrivals = controller.recorded_arrivals();
+        let arrivals = recorded(&controller, &recording);
         assert!(arrivals.len() > 500, "{clock:?}");
         assert!(arrivals.iter().any(|arrival| arrival.command.kind == Kind::Write { fua: false }));
         replay(&profile, &arrivals);
-        assert!(controller.recorded_arrivals().is_empty());
+        assert!(recorded(&controller, &recording).is_empty());
     }
 }
 
@@ -118,7 +133,7 @@ fn times_do_not_depend_on_who_looks_when() {
         let mut host = host(Clock::Virtual, drive(3), "");
         let mut rings = [host.open(2), host.open(3)];
         let device = Arc::clone(&host.device);
-        device.controller().record_arrivals();
+        let recording = record(device.controller());
         let mut dice = Dice::new(3);
         let mut clock_us = device.now_ns() / 1000 + 1;
         let mut now = device.now_ns();
@@ -146,7 +161,7 @@ fn times_do_not_depend_on_who_looks_when() {
             ring.ring();
         }
         device.wait(999, 0, 10_000_000);
-        device.controller().recorded_arrivals()
+        recorded(device.controller(), &recording)
     };
     let (often, rarely) = (run(true), run(false));
     assert_eq!(often.len(), rarely.len());
@@ -203,7 +218,7 @@ fn each_doorbell_has_its_own_time_however_late_the_thread_looks() {
     let mut host = Host::new(config, Media::backed(Box::new(gate)).unwrap());
     let device = Arc::clone(&host.device);
     let mut other = host.open(2);
-    device.controller().record_arrivals();
+    let recording = record(device.controller());
     host.submit(read(&host.rings[1], 0));
     has_entered.recv().unwrap();
     // The thread is in the middle of command 0. Six doorbells of one queue, and one of another.
@@ -220,7 +235,7 @@ fn each_doorbell_has_its_own_time_however_late_the_thread_looks() {
     open.send(()).unwrap();
     (0..7).for_each(|_| assert!(host.rings[1].wait().status().is_success()));
     assert!(other.wait().status().is_success());
-    let arrivals = device.controller().recorded_arrivals();
+    let arrivals = recorded(device.controller(), &recording);
     assert_eq!(arrivals.len(), 8);
     replay(&profile, &arrivals);
     // Each arrived at its doorbell's time, or at the completion's that made room for it.
@@ -274,7 +289,7 @@ fn the_window_stays_whole() {
         }
     }
     assert!(aborted > 40_000, "{aborted}");
-    device.controller().record_arrivals();
+    let recording = record(device.controller());
     device.wait(999, 0, 1_000_000);
     for cid in 0..7 {
         host.place(1, read(&host.rings[1], cid));
@@ -283,7 +298,7 @@ fn the_window_stays_whole() {
     host.ring(1);
     (0..7).for_each(|_| assert!(host.rings[1].wait().status().is_success()));
     let after = |arrival: &Arrival| arrival.time_ns - begin;
-    let times: Vec<u64> = device.controller().recorded_arrivals().iter().map(after).collect();
+    let times: Vec<u64> = recorded(device.controller(), &recording).iter().map(after).collect();
     assert_eq!(times, [0, 0, 0, 0, READ_NS, READ_NS, READ_NS], "four at once");
 }
 
@@ -339,7 +354,7 @@ fn faults_act_after_the_drives_time_and_give_its_place_back() {
     for clock in CLOCKS {
         let mut host = host(clock, drive(1), rules);
         let device = Arc::clone(&host.device);
-        device.controller().record_arrivals();
+        let recording = record(device.controller());
         let begin = device.now_ns();
         host.memory.fill(DATA, 4096, 0x55);
         host.place(1, SubmissionEntry { cid: 2, ..host.data(1, 16, 8, 4096) });
@@ -359,7 +374,7 @@ fn faults_act_after_the_drives_time_and_give_its_place_back() {
         assert_eq!(host.admin(abort(1, 1)).result, 0, "a dropped one is there to be aborted");
         assert_eq!(host.admin(abort(1, 2)).result, 0);
         assert_eq!([host.rings[1].wait().cid, host.rings[1].wait().cid], [1, 2]);
-        let arrivals = device.controller().recorded_arrivals();
+        let arrivals = recorded(device.controller(), &recording);
         assert_eq!(arrivals.len(), 5);
         replay(&drive(1), &arrivals);
         assert!(host.io(host.data(2, 17, 1, 512)).status().is_success());
@@ -371,11 +386,11 @@ fn faults_act_after_the_drives_time_and_give_its_place_back() {
 fn a_command_that_fails_never_reaches_the_drive() {
     for clock in CLOCKS {
         let mut host = host(clock, drive(1), "");
-        host.device.controller().record_arrivals();
+        let recording = record(host.device.controller());
         assert!(host.io(host.data(2, 1 << 40, 8, 4096)).status().is(Status::LBA_OUT_OF_RANGE), "{clock:?}");
         let unknown = SubmissionEntry { opcode: 0x70, nsid: 1, ..Default::default() };
         assert!(host.io(unknown).status().is(Status::INVALID_OPCODE));
-        assert!(host.device.controller().recorded_arrivals().is_empty());
+        assert!(recorded(host.device.controller(), &recording).is_empty());
     }
 }
 

@@ -8,8 +8,8 @@ use nvmed_flash::{
 };
 use nvmed_nvme::{DriveLog, ErrorEntry, LogPage, SmartLog, Status, SubmissionEntry, register};
 use nvmed_vdev::{
-    Controller, ControllerConfig, DriveFile, DriveFileError, FileOptions, Flush, KeptDrive, LIFE_COUNTERS,
-    Media,
+    Clock, Controller, ControllerConfig, DriveFile, DriveFileError, FileOptions, Flush, KeptDrive,
+    LIFE_COUNTERS, Media,
 };
 use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes, IntoBytes};
@@ -35,16 +35,16 @@ fn profile() -> Profile {
 }
 
 /// A directory of a test, and the image in it.
-struct Place(PathBuf);
+pub(crate) struct Place(PathBuf);
 
 impl Place {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("nvmed-drive-file-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         Self(dir)
     }
 
-    fn image(&self) -> PathBuf {
+    pub(crate) fn image(&self) -> PathBuf {
         self.0.join("disk.img")
     }
 }
@@ -78,6 +78,7 @@ fn open(image: &Path, media: &Media) -> Result<(DriveFile, Flash, bool), DriveFi
 fn keep(file: &mut DriveFile, flash: &mut Flash) {
     assert!(file.append(flash.records()), "the journal has room");
     flash.clear_records();
+    file.go_on(flash, || [0; LIFE_COUNTERS]).unwrap();
 }
 
 fn map(flash: &Flash) -> Vec<u32> {
@@ -398,4 +399,23 @@ fn errors_are_numbered_over_all_times_of_a_drive() {
     assert!(second.io(flush).status().is_success());
     std::mem::forget(second);
     fail(&mut reopen(&image), 4);
+}
+
+/// With a simulated clock a drive ages by its own time.
+#[test]
+fn hours_are_of_the_drive_s_clock() {
+    let place = Place::new("hours");
+    let image = place.image();
+    let media = medium(&image);
+    let at = (&*image, &media, Flush::Process);
+    let drive = KeptDrive::create(at, (&profile(), TEXT), false).unwrap();
+    let config =
+        ControllerConfig { drive: Some(profile()), clock: Clock::Virtual, ..ControllerConfig::default() };
+    let mut host = Host::of(Controller::with_kept_drive(config, media, drive));
+    host.enable();
+    for _ in 0..3 {
+        host.device.wait(999, 0, 3_600_000_000);
+    }
+    let smart: SmartLog = log(&mut host, LogPage::SMART);
+    assert_eq!(smart.power_on_hours[0], 3);
 }

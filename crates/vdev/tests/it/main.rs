@@ -6,6 +6,7 @@ mod deallocate;
 mod depth;
 mod distant;
 mod drive;
+mod drive_checkpoint;
 mod drive_file;
 mod drive_identity;
 mod error_log;
