@@ -29,6 +29,9 @@ const FILL_BYTES: u32 = 1 << 20;
 /// The live line changes at most this often; faster cannot be read.
 const LIVE_NS: u64 = 400_000_000;
 
+/// Why a measurement in simulated time has one thread.
+pub const ONE_THREAD: &str = "clock=virtual is simulated time, which passes for one thread";
+
 /// Set by SIGINT and SIGTERM.
 static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -84,10 +87,7 @@ fn time_of(spec: &DeviceSpec, device: &Arc<Device>, threads: u64) -> Result<Time
     match (spec.is_simulated(), threads) {
         (false, _) => Ok(Time::Host),
         (true, 1) => Ok(Time::Device(Arc::clone(device))),
-        _ => {
-            let why = "clock=virtual is simulated time, which passes for one thread; take --jobs 1";
-            Err(Failure::usage(format!("bench: {why}")))
-        }
+        _ => Err(Failure::usage(format!("bench: {ONE_THREAD}; take --jobs 1"))),
     }
 }
 

@@ -31,7 +31,8 @@ pub enum Time {
 impl Time {
     /// Now, in nanoseconds. Of a device: only in the thread that asks it for other things.
     #[inline]
-    pub(crate) fn now_ns(&self) -> u64 {
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
         match self {
             Self::Host => now_ns(),
             Self::Device(device) => device.engine().now_ns(),

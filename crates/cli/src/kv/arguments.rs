@@ -30,7 +30,8 @@ Example:
 const BENCH: &str = "\
 One line a phase: the pairs are put (each batch durable before the next, unless --no-sync), then read at random.
 Threads share commits: eight that wait for the same append to the log make it together. Keys of a run without --keep
-are removed again by one range delete. A medium that ends with the command (media=dram) is formatted first.
+are removed again by one range delete. A medium that ends with the command (media=dram) is formatted first. With
+clock=virtual times are the device's simulated ones, for one thread, and repeat exactly.
 
 Example:
   nvmed kv bench 'virtual:?media=dram,size=1G' --threads 8 --pairs 200000

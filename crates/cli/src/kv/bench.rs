@@ -6,9 +6,9 @@ use crate::kv::store::{Opened, StoreSpec};
 use crate::output::Output;
 use nvmed_dice::mix;
 use nvmed_kv::{Barrier, Batch, Options};
+use nvmed_lab::Time;
 use nvmed_lab::chart::time;
 use nvmed_lab::histogram::{Counters, Histogram};
-use nvmed_lab::machine::now_ns;
 use serde_json::{Value, json};
 
 /// What the keys of this command begin with; the range delete at the end removes them, and no others.
@@ -36,6 +36,9 @@ pub fn bench(arguments: &Bench) -> Result<(), Failure> {
     let cache = usize::try_from(arguments.cache).unwrap_or(usize::MAX);
     let options = Options { node_cache_bytes: cache, ..Options::default() };
     let store = StoreSpec::parse(&arguments.store)?.open_or_make(&arguments.making, &options)?;
+    if matches!(store.time(), Time::Device(_)) && arguments.threads > 1 {
+        return Err(Failure::usage(format!("kv bench: {}; take --threads 1", crate::bench::ONE_THREAD)));
+    }
     let put = phase(&store, "put", arguments.pairs, arguments.threads, |numbers, counters| {
         put(&store, arguments, numbers, counters)
     })?;
@@ -63,7 +66,7 @@ fn phase(
 ) -> Result<Phase, Failure> {
     let before = store.stats();
     let counters: Vec<_> = (0..threads).map(|_| Counters::default()).collect();
-    let start = now_ns();
+    let start = store.time().now_ns();
     let share = |thread: u32| {
         u64::try_from(u128::from(count) * u128::from(thread) / u128::from(threads)).unwrap_or(count)
     };
@@ -75,7 +78,7 @@ fn phase(
             .collect();
         running.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
     });
-    let ns = now_ns() - start;
+    let ns = store.time().now_ns() - start;
     for result in results {
         result.map_err(|_| Failure::new(Status::Failed, "kv bench: a thread panicked"))??;
     }
@@ -129,12 +132,12 @@ fn put(
             value(arguments, number, &mut content);
             batch.put(&name, &content);
         }
-        let start = now_ns();
+        let start = store.time().now_ns();
         let sequence = store.told(store.apply(&batch))?;
         if !arguments.no_sync {
             store.told(store.commit(sequence, Barrier::None))?;
         }
-        counters.note(now_ns() - start);
+        counters.note(store.time().now_ns() - start);
         next = end;
     }
     Ok(())
@@ -151,9 +154,9 @@ fn get(
         // Another order than that of the puts.
         let number = mix(number ^ 0x5851_f42d_4c95_7f2d) % arguments.pairs;
         key(arguments, number, &mut name);
-        let start = now_ns();
+        let start = store.time().now_ns();
         let there = store.told(store.get(&name, &mut found))?;
-        counters.note(now_ns() - start);
+        counters.note(store.time().now_ns() - start);
         value(arguments, number, &mut wanted);
         if !there || found != wanted {
             let text =

@@ -9,6 +9,7 @@ use nvmed_io::{Binding, Device};
 use nvmed_kv::{
     DeviceMedium, FileMedium, FileOptions, KvError, Medium, OpenError, Options, PendingMemory, Store,
 };
+use nvmed_lab::Time;
 use nvmed_stack::{DeviceSpec, Open};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::Block;
@@ -43,6 +44,7 @@ pub struct Opened {
     name: String,
     store: Store,
     device: Option<Arc<Device>>,
+    time: Time,
 }
 
 impl StoreSpec {
@@ -137,7 +139,9 @@ impl StoreSpec {
         let memory = Mapping::anonymous(PENDING_BYTES, Pages::Base).map_err(no_memory)?;
         let pending = PendingMemory { memory: Arc::new(memory), offset: 0, len: PENDING_BYTES };
         let store = Store::open(ground.medium, pending, options).map_err(|error| self.kv(&error))?;
-        Ok(Opened { name: self.name.clone(), store, device: ground.device })
+        let simulated = matches!(&self.backing, Backing::Device(spec) if spec.is_simulated());
+        let time = ground.device.clone().filter(|_| simulated).map_or(Time::Host, Time::Device);
+        Ok(Opened { name: self.name.clone(), store, device: ground.device, time })
     }
 
     /// The file, if it is one.
@@ -286,6 +290,11 @@ impl Opened {
         &self.name
     }
 
+    /// Whose time a measurement takes: of a device with a simulated clock, its own.
+    pub fn time(&self) -> &Time {
+        &self.time
+    }
+
     /// A result of the store, as the command tells it.
     ///
     /// # Errors
@@ -311,7 +320,7 @@ impl Opened {
     /// # Errors
     /// The device's.
     pub fn leave(self) -> Result<(), Failure> {
-        let Self { name, store, device } = self;
+        let Self { name, store, device, .. } = self;
         drop(store);
         let Some(device) = device else { return Ok(()) };
         device.shutdown().map_err(|error| Failure::new(Status::Failed, format!("kv: {name}: {error}")))

@@ -103,6 +103,36 @@ fn simulated_time_is_the_device_s_and_repeats() {
     scratch.fails(["bench", device, "--jobs", "2"], 2, "take --jobs 1");
 }
 
+/// All that a report says of the device: not how much of a processor it took.
+fn of_the_device(said: &str) -> serde_json::Value {
+    let mut said: serde_json::Value = serde_json::from_str(said).unwrap();
+    for key in ["cpu_thread_ns_per_request", "cpu_process_ns_per_request", "requests_per_cpu_s"] {
+        said[key].take();
+    }
+    said["latency_ns"]["stamp_cost"].take();
+    said
+}
+
+/// The same drive, of the same state, does the same to the same load in the same times, however it is waited for.
+#[test]
+fn simulated_time_of_a_drive_repeats_to_the_bit() {
+    let scratch = Scratch::new();
+    let run = |completion: &str| {
+        let drive = ["device", "create", "d.img", "--profile", "tlc", "--size", "64M", "--used", "--again"];
+        scratch.ok(drive);
+        let device = "virtual:d.img?clock=virtual,serial=ONE";
+        let load = ["--pattern", "randrw", "--depth", "16", "--count", "3000", "--seed", "7"];
+        let said =
+            scratch.ok(["bench", device, "--completion", completion, "--json"].into_iter().chain(load));
+        let smart = scratch.ok(["smart", device, "--json"]);
+        (of_the_device(&said), smart)
+    };
+    for completion in ["poll", "hybrid", "adaptive", "interrupt"] {
+        let (first, again) = (run(completion), run(completion));
+        assert_eq!(first, again, "{completion}");
+    }
+}
+
 #[test]
 fn what_makes_no_sense_is_said() {
     let scratch = Scratch::new();
