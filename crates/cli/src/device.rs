@@ -6,7 +6,7 @@ use crate::failure::{Failure, Status};
 use crate::inspect::size;
 use crate::location::parse_spec;
 use crate::output::Output;
-use arguments::{Create, DeviceCommand, Profiles, Show};
+use arguments::{Create, DeviceCommand, Profiles, Replay, Show};
 use nvmed_flash::{ArrayProfile, BlockKind, Medium, Profile, Rate, UNIT_BYTES};
 use nvmed_stack::{
     DeviceSpec, DriveProfile, Figures, NewDrive, ProfileFault, VirtualSpec, Work, create_drive,
@@ -25,6 +25,7 @@ pub fn device(command: &DeviceCommand) -> Result<(), Failure> {
             made(&arguments.image, &precondition_drive(&image(&arguments.image)?)?, true)
         }
         DeviceCommand::Profiles(arguments) => profiles(arguments),
+        DeviceCommand::Replay(arguments) => replay(arguments),
         DeviceCommand::Show(arguments) => show(arguments),
     }
 }
@@ -70,6 +71,38 @@ fn made(image: &str, drive: &Profile, used: bool) -> Result<(), Failure> {
     let state = if used { "as after long use" } else { "new" };
     out.text(&format!("{image}: a drive of {}, {state}\n", size(array.capacity_bytes)))?;
     out.finish()
+}
+
+fn replay(arguments: &Replay) -> Result<(), Failure> {
+    let DeviceSpec::Virtual(spec) = parse_spec(&arguments.device)? else {
+        let message = format!("device: {}: only a virtual device replays", arguments.device);
+        return Err(Failure::new(Status::Usage, message));
+    };
+    let found = nvmed_stack::replay(&spec, &arguments.file)?;
+    let mut out = Output::new();
+    if arguments.json {
+        let first = found.first.map(|first| {
+            json!({
+                "line": first.line, "recorded_ns": first.recorded_ns, "replayed_ns": first.replayed_ns,
+            })
+        });
+        let facts = json!({ "commands": found.commands, "others": found.others, "first": first });
+        out.text(&format!("{facts}\n"))?;
+    } else if found.first.is_none() {
+        out.text(&format!("{} commands, each due when it was\n", found.commands))?;
+    }
+    out.finish()?;
+    let Some(first) = found.first else { return Ok(()) };
+    let message = format!(
+        "device: {}: {} of {} commands are due at other times; the first in line {}, recorded {} ns, replayed {} ns",
+        arguments.file.display(),
+        found.others,
+        found.commands,
+        first.line,
+        first.recorded_ns,
+        first.replayed_ns
+    );
+    Err(Failure::new(Status::Failed, message))
 }
 
 fn profiles(arguments: &Profiles) -> Result<(), Failure> {

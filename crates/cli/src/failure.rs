@@ -81,6 +81,7 @@ impl From<StackError> for Failure {
             | StackError::Profile { .. }
             | StackError::IsDrive { .. }
             | StackError::NoWear { .. }
+            | StackError::Timeless { .. }
             | StackError::Shrinks { .. } => Status::Usage,
             StackError::Fs { error, .. } => status_of(error),
             other if other.errno() == Errno::BUSY => Status::Busy,

@@ -14,6 +14,8 @@ pub struct Behaviour {
     pub fixed: FixedProfile,
     /// `profile=`: the name of a built-in profile, or the path of a file. It takes the place of the latencies.
     pub profile: Option<String>,
+    /// `record=`: the file that what arrives at the drive is written into.
+    pub record: Option<String>,
     /// `faults=`, as written: rules of a [`FaultPlan`], their parts separated by `+`.
     pub faults: String,
 }
@@ -32,6 +34,7 @@ impl Behaviour {
             ("write_latency", time) => self.fixed.write_ns = nanoseconds(time)?,
             ("bandwidth", bytes) => self.fixed.link = rate(parse_bytes(bytes).ok()?),
             ("profile", name) if !name.is_empty() => self.profile = Some(name.to_owned()),
+            ("record", file) if !file.is_empty() => self.record = Some(file.to_owned()),
             ("faults", rules) => rules.trim().clone_into(&mut self.faults),
             _ => return None,
         }
@@ -52,6 +55,7 @@ impl Behaviour {
             options.push(format!("bandwidth={}", self.fixed.link.bytes));
         }
         options.extend(self.profile.iter().map(|name| format!("profile={name}")));
+        options.extend(self.record.iter().map(|file| format!("record={file}")));
         if !self.faults.is_empty() {
             options.push(format!("faults={}", self.faults));
         }

@@ -2,6 +2,7 @@
 
 use crate::drive;
 use crate::error::StackError;
+use crate::record;
 use crate::spec::{
     DeviceSpec, FlushTo, Medium, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec, VirtualSpec,
 };
@@ -95,6 +96,17 @@ fn attach(spec: &VirtualSpec, open: Open) -> Result<InProcess, StackError> {
 
 /// A virtual controller, not yet attached to anything.
 pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controller>, StackError> {
+    let controller = unrecorded(spec, open)?;
+    if let Some(file) = &spec.behaviour.record {
+        if !controller.has_drive() {
+            return Err(StackError::Timeless { device: DeviceSpec::Virtual(spec.clone()).to_string() });
+        }
+        record::begin(&controller, file, spec.lba_bytes)?;
+    }
+    Ok(controller)
+}
+
+fn unrecorded(spec: &VirtualSpec, open: Open) -> Result<Arc<Controller>, StackError> {
     let name = || DeviceSpec::Virtual(spec.clone()).to_string();
     let plan = spec.behaviour.plan();
     let plan =

@@ -4,7 +4,7 @@ use crate::device::{Open, medium};
 use crate::error::StackError;
 use crate::profile::DriveProfile;
 use crate::spec::{DeviceSpec, FlushTo, Medium, VirtualSpec};
-use nvmed_flash::Profile;
+use nvmed_flash::{Flash, Profile};
 use nvmed_vdev::{Clock, Controller, ControllerConfig, DriveFile, Flush, KeptDrive, Media};
 use std::path::Path;
 use std::sync::Arc;
@@ -73,6 +73,25 @@ impl ImageDrive {
         }
         Ok(Controller::with_kept_drive(config, media, drive))
     }
+}
+
+/// The drive of a device as a model by itself, as it is now, and its bytes; nothing is changed.
+pub(crate) fn model(spec: &VirtualSpec) -> Result<(Profile, Flash, u64), StackError> {
+    let name = || DeviceSpec::Virtual(spec.clone()).to_string();
+    let fail = |fault| StackError::Profile { device: name(), fault };
+    let media = medium(spec, Open::Existing { locked_by_run: false })?;
+    let kept = beside(spec)?;
+    let profile = match &kept {
+        Some(drive) => Some(drive.profile.drive(drive.bytes).map_err(fail)?),
+        None => spec.behaviour.drive(media.bytes()).map_err(fail)?,
+    };
+    let profile = profile.ok_or_else(|| StackError::Timeless { device: name() })?;
+    let mut flash = Flash::new(&profile).expect("a profile's reader has checked it");
+    if kept.is_some() {
+        let place = (Path::new(&spec.path), &media, flush(spec));
+        DriveFile::open(place, &profile, &mut flash).map_err(|error| StackError::DriveFile { error })?;
+    }
+    Ok((profile, flash, media.bytes()))
 }
 
 fn flush(spec: &VirtualSpec) -> Flush {

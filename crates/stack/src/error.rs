@@ -107,6 +107,30 @@ pub enum StackError {
         /// Why.
         error: DriveFileError,
     },
+    /// What arrives at a drive cannot be recorded, or what was recorded cannot be read.
+    #[error("{file}: {error}")]
+    Record {
+        /// The file.
+        file: String,
+        /// The host's answer.
+        error: std::io::Error,
+    },
+    /// A line of a record is none, or not of this drive.
+    #[error("{file}: line {line}: {what}")]
+    Replay {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A device whose commands take no time has nothing to record, and nothing to replay.
+    #[error("{device}: its commands take no time; name a profile or a latency, or make a drive of the image")]
+    Timeless {
+        /// Which device.
+        device: String,
+    },
     /// An image has a drive already, which says how long commands take, and how large it is.
     #[error("{image} is a drive that was made by `nvmed device create`, {bytes} bytes; leave out {what}")]
     IsDrive {
@@ -244,7 +268,10 @@ impl StackError {
             | Self::NoWear { .. }
             | Self::Shrinks { .. }
             | Self::AlreadyDrive { .. }
+            | Self::Timeless { .. }
+            | Self::Replay { .. }
             | Self::Partition { .. } => Errno::INVAL,
+            Self::Record { error, .. } => error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error),
             Self::Vfio { error } => error.errno(),
             Self::Connect { error } => error.errno(),
             Self::Serve { error } => error.errno(),

@@ -474,13 +474,14 @@ impl DeviceSpec {
         }
     }
 
-    /// The same device with its path, and that of its profile, made absolute from `base`.
+    /// The same device with its path, and those of its profile and its record, made absolute from `base`.
     #[must_use]
     pub fn absolute(mut self, base: &Path) -> Self {
         let absolute =
             |path: &mut String| *path = crate::config::absolute(base, &*path).display().to_string();
         if let Self::Virtual(spec) = &mut self {
             spec.behaviour.profile.iter_mut().filter(|name| DriveProfile::is_file(name)).for_each(absolute);
+            spec.behaviour.record.iter_mut().for_each(absolute);
         }
         self.path_mut().into_iter().filter(|path| !path.is_empty()).for_each(absolute);
         self

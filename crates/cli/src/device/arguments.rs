@@ -2,6 +2,7 @@
 
 use crate::arguments::size;
 use clap::{Args, Subcommand};
+use std::path::PathBuf;
 
 /// What the pages of help of `nvmed device` end with.
 pub const PROFILES: &str = "\
@@ -28,6 +29,19 @@ Example:
   nvmed device precondition disk.img
 
 Exit status: 0 done; 1 failed; 2 wrong arguments; 3 IMAGE is in use; 4 IMAGE is a drive already, or is none.";
+
+/// What the page of help of `nvmed device replay` ends with.
+pub const REPLAY: &str = "\
+A device with the option `record=FILE` writes each command that arrives at its drive, and when it is due, as a line of
+CSV. When a command is due follows from the drive and this list alone, on every clock. DEVICE is the drive as it was
+when the record began: of a profile, it was empty; of an image that is a drive, take a copy made before (`cp -a` of
+IMAGE and IMAGE.flash), which a replay does not change.
+
+Example:
+  nvmed bench 'virtual:disk.img?profile=tlc,record=run.csv' --depth 8
+  nvmed device replay 'virtual:disk.img?profile=tlc' run.csv
+
+Exit status: 0 every command is due when it was; 1 one is not, or it failed; 2 wrong arguments; 3 the device is in use.";
 
 /// `nvmed device create`.
 #[derive(Debug, Args)]
@@ -78,9 +92,26 @@ pub enum DeviceCommand {
     /// List the built-in profiles of drives: what they are, and where their numbers come from
     #[command(after_help = PROFILES)]
     Profiles(Profiles),
+    /// Replay what a drive has recorded, in simulated time, and compare when commands are due
+    #[command(after_help = REPLAY)]
+    Replay(Replay),
     /// Show what a drive of a profile has, and what it can do
     #[command(after_help = PROFILES)]
     Show(Show),
+}
+
+/// `nvmed device replay`.
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// The drive, as it was when the record began
+    #[arg(value_name = "DEVICE")]
+    pub device: String,
+    /// What it has recorded
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `nvmed device profiles`.

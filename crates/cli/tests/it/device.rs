@@ -204,3 +204,59 @@ fn a_drive_says_what_it_is() {
         "{plain}"
     );
 }
+
+/// A threaded run records its arrivals; replayed in virtual time they are due at the same times.
+#[test]
+fn what_a_drive_has_recorded_is_due_at_the_same_times_again() {
+    let scratch = Scratch::new();
+    scratch.file("plain.img", vec![0; 64 << 20]);
+    scratch.ok(["device", "create", "drive.img", "--profile", "tlc", "--size", "64M", "--used"]);
+    let drives = [
+        ("virtual:plain.img?profile=tlc,record=run.csv,clock=", "virtual:plain.img?profile=tlc"),
+        ("virtual:drive.img?record=run.csv,clock=", "virtual:before.img"),
+    ];
+    for (device, as_it_was) in drives {
+        for clock in ["threaded", "virtual"] {
+            for (from, to) in [("drive.img", "before.img"), ("drive.img.flash", "before.img.flash")] {
+                let copied = std::process::Command::new("cp")
+                    .args(["-a", "--", &scratch.path(from).display().to_string()])
+                    .arg(scratch.path(to))
+                    .status();
+                assert!(copied.unwrap().success());
+            }
+            let load = ["--pattern", "randrw", "--depth", "8", "--count", "2000", "--seed", "3"];
+            let device = format!("{device}{clock}");
+            scratch.ok(["bench", &device, "--destroy-data"].into_iter().chain(load));
+            let said = scratch.ok(["device", "replay", as_it_was, "run.csv"]);
+            assert!(said.ends_with(" commands, each due when it was\n"), "{said}");
+            let commands: u64 = said.split(' ').next().unwrap().parse().unwrap();
+            assert!(commands >= 2000, "{said}");
+        }
+    }
+    let text = std::fs::read_to_string(scratch.path("run.csv")).unwrap();
+    assert!(text.starts_with("time_ns,queue,opcode,fua,lba,blocks,due_ns\n"), "{text}");
+    // One that is due a nanosecond later.
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let (rest, due) = lines[9].rsplit_once(',').unwrap();
+    lines[9] = format!("{rest},{}", due.parse::<u64>().unwrap() + 1);
+    scratch.file("later.csv", lines.join("\n"));
+    let words = "1 of 2";
+    scratch.fails(["device", "replay", "virtual:before.img", "later.csv"], 1, words);
+    scratch.fails(
+        ["device", "replay", "virtual:before.img", "later.csv"],
+        1,
+        "the first in line 10, recorded ",
+    );
+    for (line, words) in [
+        ("1,1,2,0,0,8", "line 2: it is no command"),
+        ("1,1,2,0,131072,8,9", "line 2: the drive has no such blocks"),
+        ("1,1,1,0,0,99999,9", "line 2: the drive has no such blocks"),
+        ("1,1,2,0,0,8,9\n0,1,2,0,0,8,9", "line 3: it arrives before the one before it"),
+    ] {
+        scratch.file("wrong.csv", format!("{}\n{line}\n", lines[0]));
+        scratch.fails(["device", "replay", "virtual:before.img", "wrong.csv"], 1, words);
+    }
+    scratch.fails(["device", "replay", "virtual:plain.img", "run.csv"], 2, "its commands take no time");
+    let timeless = "virtual:plain.img?record=run.csv";
+    scratch.fails(["bench", timeless, "--time", "20ms"], 2, "its commands take no time");
+}
