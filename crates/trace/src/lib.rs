@@ -8,17 +8,28 @@
 
 mod analysis;
 mod characteristics;
+mod codec;
 mod fenwick;
+mod format;
+mod intake;
+mod native;
 mod request;
 mod row;
+mod sink;
+mod source;
 mod summary;
 mod synth;
 mod table;
 
 pub use analysis::{Analysis, Burstiness, HitRatio, ReuseDistances, WindowSet, WorkingSet};
 pub use characteristics::{Characteristic, Claim, Verdict};
-pub use request::{Flags, Names, Op, Request, RequestError};
+pub use codec::Malformed;
+pub use format::{FORMATS, FileCall, Format};
+pub use intake::{Counts, MalformedLine, Tolerance};
+pub use request::{Catalogue, Flags, Names, Op, Request, RequestError};
 pub use row::{Cell, Row};
+pub use sink::Sink;
+pub use source::{Options, Source, TraceError, text_of_calls};
 pub use summary::{Interference, Part, SizeClass, Summary, TimeClass, Waiting};
 pub use synth::{Model, SynthError, Synthesis};
 pub use table::{characteristics, remarks, table};

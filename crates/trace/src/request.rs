@@ -6,6 +6,8 @@ use std::collections::HashMap;
 const REQUEST_BYTES_MAX: u64 = 4 << 30;
 /// Devices end here.
 const OFFSET_MAX: u64 = 1 << 56;
+/// Times end here, in the year 2262: the native format's are signed.
+const TIME_NS_MAX: u64 = i64::MAX as u64;
 /// Most devices, and processes, of one trace.
 const NAMES_MAX: usize = 1 << 20;
 
@@ -106,6 +108,9 @@ pub enum RequestError {
     /// It is given to the device before it arrives, or is done before that.
     #[error("its times go back")]
     Times,
+    /// A time of it is beyond all that a trace has.
+    #[error("it has a time beyond 2^63 ns")]
+    Ages,
 }
 
 impl Request {
@@ -129,7 +134,7 @@ impl Request {
     /// Itself, if it can be a request.
     ///
     /// # Errors
-    /// It has no bytes, too many, ends beyond any device, or its times go back.
+    /// It has no bytes, too many, ends beyond any device, or its times go back or are beyond all that can be.
     pub fn checked(self) -> Result<Self, RequestError> {
         if self.bytes == 0 && self.op != Op::Flush {
             return Err(RequestError::Empty);
@@ -139,6 +144,10 @@ impl Request {
         }
         if self.offset.checked_add(self.bytes).is_none_or(|end| end > OFFSET_MAX) {
             return Err(RequestError::Beyond);
+        }
+        let last = self.arrival_ns.max(self.start_ns.unwrap_or(0)).max(self.finish_ns.unwrap_or(0));
+        if last > TIME_NS_MAX {
+            return Err(RequestError::Ages);
         }
         let started = self.start_ns.unwrap_or(self.arrival_ns);
         if started < self.arrival_ns || self.finish_ns.is_some_and(|finish| finish < started) {
@@ -205,4 +214,13 @@ impl Names {
     pub fn count(&self) -> usize {
         self.names.len()
     }
+}
+
+/// The names in a trace.
+#[derive(Clone, Debug, Default)]
+pub struct Catalogue {
+    /// Of its devices.
+    pub devices: Names,
+    /// Of its processes.
+    pub processes: Names,
 }

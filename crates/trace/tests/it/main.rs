@@ -1,6 +1,12 @@
-//! What the room says of traces, and what traces it makes.
+//! The tests of this crate from outside, in one program.
 
 mod cost;
 mod definitions;
 mod fixture;
+mod formats;
+mod fuzz;
+mod native;
+mod real;
+mod scratch;
+mod source;
 mod synthesis;

@@ -1,0 +1,269 @@
+//! The formats of traces: a table, and a file for each. To add a format is to add a file and a row of [`FORMATS`].
+
+mod alibaba;
+mod biotracer;
+mod blkparse;
+mod blkreplay;
+mod blktrace;
+mod calls;
+mod csv;
+mod disksim;
+mod event;
+mod fio;
+mod msr;
+mod number;
+mod oraclegeneral;
+mod spc;
+mod tencent;
+mod wiscsee;
+
+pub use calls::FileCall;
+
+use crate::codec::{Line, Lines, Reading, Writing};
+use crate::intake::Intake;
+use crate::native;
+use crate::request::{Catalogue, Request};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A format of traces.
+pub struct Format {
+    name: &'static str,
+    what: &'static str,
+    times: &'static str,
+    pub(crate) reading: Reading,
+    pub(crate) writing: Writing,
+}
+
+impl Format {
+    /// Its name, for `--format`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn what(&self) -> &'static str {
+        self.what
+    }
+
+    /// Unit and meaning of its times.
+    #[must_use]
+    pub fn times(&self) -> &'static str {
+        self.times
+    }
+
+    /// Whether it has calls on files, which are no requests.
+    #[must_use]
+    pub fn has_calls(&self) -> bool {
+        matches!(self.reading, Reading::Calls(_))
+    }
+
+    /// Whether it can be written.
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        !matches!(self.writing, Writing::No)
+    }
+
+    /// The format of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        FORMATS.iter().find(|format| format.name == name)
+    }
+}
+
+impl std::fmt::Debug for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+const fn text(
+    name: &'static str,
+    what: &'static str,
+    times: &'static str,
+    lines: fn() -> Box<dyn Lines + Send>,
+    writing: Writing,
+) -> Format {
+    Format { name, what, times, reading: Reading::Lines(lines), writing }
+}
+
+const fn calls(name: &'static str, what: &'static str, times: &'static str, is: fn(&str) -> bool) -> Format {
+    Format { name, what, times, reading: Reading::Calls(is), writing: Writing::No }
+}
+
+const fn lines(first: &'static str, line: fn(&Request, &Catalogue, &mut String) -> bool) -> Writing {
+    Writing::Lines { first, line }
+}
+
+/// All formats. Of two text formats that understand as much of a file, the later one is taken.
+pub static FORMATS: [Format; 16] = [
+    Format {
+        name: "parquet",
+        what: "nvmed's own, for any tool that reads Parquet",
+        times: "ns: arrival, start, finish",
+        reading: Reading::File { begins: native::begins, open: native::open },
+        writing: Writing::Encoder(native::create),
+    },
+    Format {
+        name: "blktrace",
+        what: "binary files of blktrace, one a processor",
+        times: "ns: arrival, start, finish",
+        reading: Reading::Records { begins: blktrace::begins, open: blktrace::open },
+        writing: Writing::Encoder(blktrace::create),
+    },
+    Format {
+        name: "oraclegeneral",
+        what: "libCacheSim's oracleGeneral: accesses to objects",
+        times: "s: arrival",
+        reading: Reading::Records { begins: oraclegeneral::begins, open: oraclegeneral::open },
+        writing: Writing::Encoder(oraclegeneral::create),
+    },
+    text(
+        "wiscsee",
+        "WiscSee's events: issue and completion as two lines",
+        "s: start, finish",
+        || Box::<wiscsee::Wiscsee>::default(),
+        Writing::No,
+    ),
+    text(
+        "biotracer",
+        "BIOtracer (IISWC'15, Nexus 5): eight columns",
+        "s, 9 digits: arrival, start, finish",
+        || Box::new(biotracer::Biotracer),
+        lines("", biotracer::write),
+    ),
+    text(
+        "disksim",
+        "DiskSim's and MQSim's ASCII: time device sector sectors type",
+        "ns (MQSim), ms if it has a point (DiskSim): arrival",
+        || Box::new(disksim::Disksim),
+        lines("", disksim::write),
+    ),
+    text(
+        "tencent",
+        "Tencent block storage: time,offset,size,type,volume",
+        "s: arrival",
+        || Box::new(tencent::Tencent),
+        lines("", tencent::write),
+    ),
+    text(
+        "alibaba",
+        "Alibaba block traces: device,opcode,offset,length,time",
+        "us: arrival",
+        || Box::new(alibaba::Alibaba),
+        lines("", alibaba::write),
+    ),
+    text(
+        "spc",
+        "SPC-1 and UMass: ASU,LBA,size,opcode,time",
+        "s: arrival",
+        || Box::new(spc::Spc),
+        lines("", spc::write),
+    ),
+    text(
+        "msr",
+        "MSR Cambridge: seven columns",
+        "100 ns since 1601: arrival, finish",
+        || Box::new(msr::Msr),
+        lines("", msr::write),
+    ),
+    text(
+        "blkparse",
+        "blkparse's default text",
+        "s, 9 digits: arrival, start, finish",
+        || Box::<blkparse::Blkparse>::default(),
+        Writing::Encoder(blkparse::create),
+    ),
+    text(
+        "fio",
+        "fio's iolog, version 2 and 3; 3 is written",
+        "us: arrival (version 2: sums of `wait`)",
+        || Box::<fio::Fio>::default(),
+        Writing::Encoder(fio::create),
+    ),
+    calls("mobigen", "file calls of Mobibench's recorder", "us", calls::is_mobigen),
+    calls("record", "file calls of `nvmed run --record`", "ns", calls::is_record),
+    text(
+        "blkreplay",
+        "blkreplay's .load",
+        "s, 9 digits: arrival",
+        || Box::<blkreplay::Blkreplay>::default(),
+        lines(blkreplay::FIRST, blkreplay::write),
+    ),
+    text(
+        "csv",
+        "comma-separated, the first line names the columns and their units",
+        "of the columns' names",
+        || Box::<csv::Csv>::default(),
+        lines(csv::FIRST, csv::write),
+    ),
+];
+
+/// Lines by which a format is told.
+const LINES_LOOKED_AT: usize = 400;
+
+/// The format of a file that begins with these bytes, whole lines of which are looked at if the file goes on.
+pub(crate) fn detect(head: &[u8], goes_on: bool) -> Option<&'static Format> {
+    let binary = |format: &&Format| match format.reading {
+        Reading::Records { begins, .. } | Reading::File { begins, .. } => begins(head),
+        Reading::Lines(_) | Reading::Calls(_) => false,
+    };
+    if let Some(format) = FORMATS.iter().find(binary) {
+        return Some(format);
+    }
+    let text = String::from_utf8_lossy(head);
+    let mut lines: Vec<&str> = text.lines().collect();
+    if goes_on && lines.len() > 1 && !head.ends_with(b"\n") {
+        lines.pop();
+    }
+    lines.truncate(LINES_LOOKED_AT);
+    let best = FORMATS.iter().map(|format| (understood(format, &lines), format));
+    best.max_by_key(|(lines, _)| *lines).filter(|(lines, _)| *lines > 0).map(|(_, format)| format)
+}
+
+/// How many of these lines are data of a text format; 0 if they are fewer than those that are malformed.
+fn understood(format: &Format, lines: &[&str]) -> usize {
+    let (mut data, mut malformed) = (0, 0);
+    match format.reading {
+        Reading::Lines(parser) => {
+            let (mut parser, mut intake) = (parser(), Intake::default());
+            for line in lines.iter().filter(|line| !line.trim().is_empty()) {
+                match parser.line(line, &mut intake) {
+                    Ok(Line::Data) => data += 1,
+                    Ok(Line::Comment) => {}
+                    Err(_) => malformed += 1,
+                }
+            }
+        }
+        Reading::Calls(is) => {
+            for line in lines.iter().filter(|line| !line.trim().is_empty()) {
+                if is(line) { data += 1 } else { malformed += 1 }
+            }
+        }
+        Reading::Records { .. } | Reading::File { .. } => {}
+    }
+    if malformed > data { 0 } else { data }
+}
+
+/// The files that a path means: itself, or where there is none of that name, those of blktrace that begin so
+/// (`sda` is `sda.blktrace.0`, `sda.blktrace.1`, …), which are joined.
+pub(crate) fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let missing = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => error,
+        _ => return Ok(vec![path.to_owned()]),
+    };
+    let Some(name) = path.file_name() else { return Err(missing) };
+    let prefix = format!("{}.blktrace.", name.to_string_lossy());
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let processor =
+            name.to_string_lossy().strip_prefix(&prefix).and_then(|rest| rest.parse::<u32>().ok());
+        found.extend(processor.map(|processor| (processor, entry.path())));
+    }
+    found.sort();
+    if found.is_empty() { Err(missing) } else { Ok(found.into_iter().map(|(_, path)| path).collect()) }
+}

@@ -1,0 +1,218 @@
+//! What is read of a trace: names, counts, and requests that are put in order.
+
+use crate::codec::Malformed;
+use crate::request::{Catalogue, Names, Request};
+use std::io;
+
+/// Requests that are held to be put in order: what comes later than after so many is too late.
+pub(crate) const WINDOW: usize = 65_536;
+/// Malformed lines that are kept to be shown.
+const SHOWN: usize = 10;
+/// Characters that are shown of one.
+const SHOWN_CHARS: usize = 100;
+/// Longest name of a device or a process, in bytes: that of a file.
+const NAME_BYTES_MAX: usize = 255;
+/// Malformed lines that are borne however few lines there are.
+const MALFORMED_MIN: u64 = 100;
+
+/// How many malformed lines a trace may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tolerance {
+    /// 100, and beyond these 1 % of all that were read.
+    #[default]
+    Percent,
+    /// So many.
+    Lines(u64),
+}
+
+impl Tolerance {
+    fn bears(self, malformed: u64, read: u64) -> bool {
+        match self {
+            Self::Percent => malformed <= MALFORMED_MIN || malformed <= read / 100,
+            Self::Lines(lines) => malformed <= lines,
+        }
+    }
+}
+
+/// A line, record or row that was malformed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MalformedLine {
+    /// Its number, from 1.
+    pub number: u64,
+    /// What is wrong with it.
+    pub reason: Malformed,
+    /// How it begins; empty if it is no text.
+    pub text: String,
+}
+
+impl std::fmt::Display for MalformedLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { number, reason, text } = self;
+        if text.is_empty() {
+            write!(f, "{number}: {reason}")
+        } else {
+            write!(f, "{number}: {reason}: {text}")
+        }
+    }
+}
+
+/// Counts of what was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lines, records or rows.
+    pub lines: u64,
+    /// Requests that were given out.
+    pub requests: u64,
+    /// Malformed lines, late ones among them.
+    pub malformed: u64,
+    /// Lines that came too late to be put in order.
+    pub late: u64,
+    /// Events that belong to no request, and requests whose completion is missing among others that have theirs.
+    pub unpaired: u64,
+}
+
+/// Why a trace is read no further.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Io(io::Error),
+    /// Too many lines are malformed.
+    Malformed,
+    /// What is wrong with the file as a whole.
+    Broken(String),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Requests in the order of their arrivals, as far as [`WINDOW`] reaches.
+///
+/// It holds up to twice the window, sorts it if it has to, and gives out the first half: for a trace that is in order
+/// this is a copy.
+#[derive(Debug)]
+struct Window {
+    held: Vec<Request>,
+    given: usize,
+    ready: usize,
+    is_sorted: bool,
+    /// The last arrival that was given out, of each device.
+    last_ns: Vec<u64>,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { held: Vec::new(), given: 0, ready: 0, is_sorted: true, last_ns: Vec::new() }
+    }
+}
+
+impl Window {
+    fn push(&mut self, request: Request) -> Result<(), Malformed> {
+        if self.last_ns.get(request.device as usize).is_some_and(|last| request.arrival_ns < *last) {
+            return Err(Malformed::Late);
+        }
+        self.is_sorted &= self.held.last().is_none_or(|last| last.arrival_ns <= request.arrival_ns);
+        self.held.push(request);
+        Ok(())
+    }
+
+    /// Makes the first half ready when both are full, or what there is at the end.
+    fn settle(&mut self, is_end: bool) {
+        if self.held.len() < 2 * WINDOW && !is_end {
+            return;
+        }
+        if !self.is_sorted {
+            self.held.sort_by_key(|request| request.arrival_ns);
+            self.is_sorted = true;
+        }
+        self.ready = if is_end { self.held.len() } else { self.held.len() - WINDOW };
+    }
+
+    fn next(&mut self) -> Option<Request> {
+        if self.given == self.ready {
+            self.held.drain(..self.ready);
+            (self.given, self.ready) = (0, 0);
+            return None;
+        }
+        let request = self.held[self.given];
+        self.given += 1;
+        let device = request.device as usize;
+        if device >= self.last_ns.len() {
+            self.last_ns.resize(device + 1, 0);
+        }
+        // Of another device's requests that are later than the window, the order within the device still holds.
+        self.last_ns[device] = self.last_ns[device].max(request.arrival_ns);
+        Some(request)
+    }
+}
+
+/// Takes what a format reads.
+#[derive(Debug, Default)]
+pub(crate) struct Intake {
+    pub(crate) names: Catalogue,
+    pub(crate) counts: Counts,
+    pub(crate) malformed: Vec<MalformedLine>,
+    pub(crate) tolerance: Tolerance,
+    window: Window,
+}
+
+impl Intake {
+    /// The number of a device.
+    pub(crate) fn device(&mut self, name: &str) -> Result<u32, Malformed> {
+        number(&mut self.names.devices, name)
+    }
+
+    /// The number of a process.
+    pub(crate) fn process(&mut self, name: &str) -> Result<u32, Malformed> {
+        number(&mut self.names.processes, name)
+    }
+
+    /// Takes a request.
+    pub(crate) fn push(&mut self, request: Request) -> Result<(), Malformed> {
+        let late = self.window.push(request.checked()?);
+        self.counts.late += u64::from(late.is_err());
+        late
+    }
+
+    /// Counts a line.
+    pub(crate) fn read(&mut self) {
+        self.counts.lines += 1;
+    }
+
+    /// Counts the line that was counted last as malformed, and stops if there are too many.
+    pub(crate) fn malformed(&mut self, reason: Malformed, text: &str) -> Result<(), Stop> {
+        let number = self.counts.lines;
+        self.counts.malformed += 1;
+        if self.malformed.len() < SHOWN {
+            // Nothing of it moves the cursor of a terminal.
+            let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
+            let text: String = text.chars().map(plain).take(SHOWN_CHARS).collect();
+            self.malformed.push(MalformedLine { number, reason, text: text.trim().to_owned() });
+        }
+        let borne = self.tolerance.bears(self.counts.malformed, number);
+        if borne { Ok(()) } else { Err(Stop::Malformed) }
+    }
+
+    /// The next request that is in order; none until more was read.
+    pub(crate) fn next(&mut self) -> Option<Request> {
+        let request = self.window.next();
+        self.counts.requests += u64::from(request.is_some());
+        request
+    }
+
+    /// Makes requests ready to be given out, as far as they are in order.
+    pub(crate) fn settle(&mut self, is_end: bool) {
+        self.window.settle(is_end);
+    }
+
+    /// Whether so much is held that some of it must be given out.
+    pub(crate) fn is_full(&self) -> bool {
+        self.window.held.len() >= 2 * WINDOW
+    }
+}
+
+fn number(names: &mut Names, name: &str) -> Result<u32, Malformed> {
+    let short = (name.len() <= NAME_BYTES_MAX).then_some(name);
+    short.and_then(|name| names.number(name)).ok_or(Malformed::Names)
+}

@@ -1,0 +1,25 @@
+//! The native format: Parquet, a row a request (docs/trace.md, "Parquet").
+
+mod pages;
+mod read;
+mod write;
+
+pub(crate) use read::{begins, open};
+pub(crate) use write::create;
+
+/// First bytes of a file, and last ones.
+const MAGIC: [u8; 4] = *b"PAR1";
+/// Names of the columns.
+const DEVICE: &str = "device";
+const PROCESS: &str = "process";
+const OP: &str = "op";
+const OFFSET: &str = "offset_bytes";
+const SIZE: &str = "size_bytes";
+const ARRIVAL: &str = "arrival_ns";
+const START: &str = "start_ns";
+const FINISH: &str = "finish_ns";
+const WAITED: &str = "waited";
+const FLAGS: &str = "flags";
+/// Key of the metadata that has the version of this format, and the version.
+const VERSION_KEY: &str = "nvmed.trace";
+const VERSION: &str = "1";

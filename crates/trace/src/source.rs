@@ -1,0 +1,354 @@
+//! A trace that is read: opened, its format told, unpacked, put in order.
+
+use crate::codec::{Decoder, Input, Line, Lines, Malformed, Reading};
+use crate::format::{FORMATS, Format, detect, files};
+use crate::intake::{Counts, Intake, MalformedLine, Stop, Tolerance};
+use crate::request::{Catalogue, Request};
+use flate2::bufread::MultiGzDecoder;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+/// Longest line.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// Bytes by which the format is told: some 400 lines.
+const HEAD_BYTES: usize = 256 << 10;
+/// Bytes that are read together.
+const BUFFER_BYTES: usize = 256 << 10;
+/// How a file begins that gzip has packed.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// How a trace is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Its format; without one, it is told by the content.
+    pub format: Option<&'static Format>,
+    /// How many malformed lines it may have.
+    pub tolerance: Tolerance,
+}
+
+/// Why a trace cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// The host does not let us read it.
+    #[error("{path}: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The host's answer.
+        error: io::Error,
+    },
+    /// The host does not let us write it.
+    #[error("{path}: {error}; nothing was left there")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The host's answer.
+        error: io::Error,
+    },
+    /// No format understands half of its first lines.
+    #[error("{path}: this is no trace of a format that is known here ({known}); name one with --format")]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// The formats.
+        known: String,
+    },
+    /// It has calls on files.
+    #[error("{path}: `{format}` has calls on files and no requests: make them on a device, and record that")]
+    Calls {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: &'static str,
+    },
+    /// Too many lines are malformed.
+    #[error(
+        "{path}: {malformed} of the first {lines} lines are malformed `{format}`, the first one is {first}"
+    )]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: &'static str,
+        /// How many.
+        malformed: u64,
+        /// Of how many.
+        lines: u64,
+        /// The first of them.
+        first: Box<MalformedLine>,
+    },
+    /// There is no request in it.
+    #[error("{path}: there is no request in it")]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is not whole, or contradicts itself.
+    #[error("{path}: {what}")]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The format cannot be written.
+    #[error("`{0}` is a format that is only read")]
+    OnlyRead(&'static str),
+}
+
+/// Reads a trace.
+///
+/// Requests come in the order of their arrivals, as far as a window of 65,536 requests reaches, and those of one device
+/// always do: what comes later than that is left out, and counted among the malformed lines.
+pub struct Source {
+    path: PathBuf,
+    format: &'static Format,
+    decoder: Box<dyn Decoder + Send>,
+    intake: Intake,
+    has_more: bool,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Source")
+            .field("path", &self.path)
+            .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    /// Opens a trace, packed by gzip or not. Where there is no file of that name, those that blktrace has written with
+    /// it (`PATH.blktrace.0`, `PATH.blktrace.1`, …) are joined.
+    ///
+    /// # Errors
+    /// The host does not let us read it, or it is no trace.
+    pub fn open(path: &Path, options: &Options) -> Result<Self, TraceError> {
+        let read = |error| TraceError::Read { path: path.to_owned(), error };
+        let mut inputs = Vec::new();
+        let mut head = Head::default();
+        for (number, file) in files(path).map_err(read)?.iter().enumerate() {
+            let (start, input) = opened(File::open(file).map_err(read)?).map_err(read)?;
+            if number == 0 {
+                head = start;
+            }
+            inputs.push(input);
+        }
+        let unknown = || {
+            let known = FORMATS.iter().map(Format::name).collect::<Vec<_>>().join(", ");
+            TraceError::Unknown { path: path.to_owned(), known }
+        };
+        if head.bytes.is_empty() {
+            return Err(TraceError::Empty { path: path.to_owned() });
+        }
+        let format = options.format.or_else(|| detect(&head.bytes, head.goes_on)).ok_or_else(unknown)?;
+        let decoder = match format.reading {
+            Reading::Calls(_) => {
+                return Err(TraceError::Calls { path: path.to_owned(), format: format.name() });
+            }
+            Reading::Lines(parser) => {
+                let inputs = inputs.into_iter();
+                Ok(Box::new(LineDecoder { inputs, parser: parser(), line: Vec::new() }) as Box<_>)
+            }
+            Reading::Records { open, .. } => Ok(open(inputs)),
+            Reading::File { .. } if head.is_packed => {
+                Err(Stop::Broken(format!("`{}` is packed by gzip: unpack it", format.name())))
+            }
+            Reading::File { open, .. } => open(path),
+        };
+        let mut intake = Intake::default();
+        intake.tolerance = options.tolerance;
+        let stopped = |stop| stopped(stop, path, format, &intake);
+        let decoder = decoder.map_err(stopped)?;
+        Ok(Self { path: path.to_owned(), format, decoder, intake, has_more: true })
+    }
+
+    /// The next request; none at the end.
+    ///
+    /// # Errors
+    /// The host does not let us read it, it is broken, too many lines are malformed, or there was no request at all.
+    #[allow(clippy::should_implement_trait, reason = "an iterator of results would go on after an error")]
+    pub fn next(&mut self) -> Result<Option<Request>, TraceError> {
+        loop {
+            if let Some(request) = self.intake.next() {
+                return Ok(Some(request));
+            }
+            if !self.has_more {
+                let path = || self.path.clone();
+                return if self.intake.counts.requests == 0 {
+                    Err(TraceError::Empty { path: path() })
+                } else {
+                    Ok(None)
+                };
+            }
+            self.fill().map_err(|stop| stopped(stop, &self.path, self.format, &self.intake))?;
+        }
+    }
+
+    fn fill(&mut self) -> Result<(), Stop> {
+        while self.has_more && !self.intake.is_full() {
+            self.has_more = self.decoder.step(&mut self.intake)?;
+        }
+        self.intake.settle(!self.has_more);
+        Ok(())
+    }
+
+    /// Its format.
+    #[must_use]
+    pub fn format(&self) -> &'static Format {
+        self.format
+    }
+
+    /// Names of the devices and processes of the requests that were read.
+    #[must_use]
+    pub fn names(&self) -> &Catalogue {
+        &self.intake.names
+    }
+
+    /// What was counted up to now.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.intake.counts
+    }
+
+    /// The first ten malformed lines.
+    #[must_use]
+    pub fn malformed(&self) -> &[MalformedLine] {
+        &self.intake.malformed
+    }
+}
+
+fn stopped(stop: Stop, path: &Path, format: &'static Format, intake: &Intake) -> TraceError {
+    let path = path.to_owned();
+    match (stop, intake.malformed.first()) {
+        (Stop::Io(error), _) => TraceError::Read { path, error },
+        (Stop::Broken(what), _) => TraceError::Broken { path, what },
+        (Stop::Malformed, None) => TraceError::Empty { path },
+        (Stop::Malformed, Some(first)) => TraceError::Malformed {
+            path,
+            format: format.name(),
+            malformed: intake.counts.malformed,
+            lines: intake.counts.lines,
+            first: Box::new(first.clone()),
+        },
+    }
+}
+
+/// The text of a trace of Mobibench's recorder, whose lines are [`FileCall`](crate::FileCall)s; packed by gzip or not.
+///
+/// # Errors
+/// The host does not let us read it, it is no such trace, or it is longer than `bytes_max`.
+pub fn text_of_calls(path: &Path, bytes_max: u64) -> Result<String, TraceError> {
+    let read = |error| TraceError::Read { path: path.to_owned(), error };
+    let broken = |what: String| TraceError::Broken { path: path.to_owned(), what };
+    let (head, input) = opened(File::open(path).map_err(read)?).map_err(read)?;
+    if detect(&head.bytes, head.goes_on).is_none_or(|format| format.name() != "mobigen") {
+        return Err(broken("it is no trace of mobigen".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    input.take(bytes_max + 1).read_to_end(&mut bytes).map_err(read)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(broken(format!("it has more than {bytes_max} bytes; cut it")));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// How a file begins.
+#[derive(Default)]
+struct Head {
+    bytes: Vec<u8>,
+    goes_on: bool,
+    is_packed: bool,
+}
+
+/// The first bytes of a file, unpacked, and the whole of it. Nothing is sought: it may be a pipe.
+fn opened(file: File) -> io::Result<(Head, Input)> {
+    if file.metadata()?.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
+    let mut magic = Vec::new();
+    (&mut file).take(GZIP.len() as u64).read_to_end(&mut magic)?;
+    let is_packed = magic == GZIP;
+    let file = Cursor::new(magic).chain(file);
+    let mut unpacked: Input = match is_packed {
+        true => Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(file))),
+        false => Box::new(file),
+    };
+    let mut bytes = Vec::new();
+    (&mut unpacked).take(HEAD_BYTES as u64).read_to_end(&mut bytes)?;
+    let head = Head { goes_on: bytes.len() == HEAD_BYTES, bytes: bytes.clone(), is_packed };
+    Ok((head, Box::new(Cursor::new(bytes).chain(unpacked))))
+}
+
+/// A text format.
+struct LineDecoder {
+    inputs: std::vec::IntoIter<Input>,
+    parser: Box<dyn Lines + Send>,
+    line: Vec<u8>,
+}
+
+/// What a read of a line found.
+enum Found {
+    End,
+    Line,
+    /// It is longer than a line may be, and is passed over.
+    Long,
+}
+
+/// Reads a line without its end into `line`, of which no more is kept than a line may have.
+fn read_line(input: &mut Input, line: &mut Vec<u8>) -> io::Result<Found> {
+    line.clear();
+    let mut found = Found::End;
+    loop {
+        let bytes = match input.fill_buf() {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if bytes.is_empty() {
+            return Ok(found);
+        }
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let part = &bytes[..end.unwrap_or(bytes.len())];
+        if matches!(found, Found::End) {
+            found = Found::Line;
+        }
+        if line.len() + part.len() > LINE_BYTES_MAX {
+            found = Found::Long;
+        } else if matches!(found, Found::Line) {
+            line.extend_from_slice(part);
+        }
+        let used = part.len() + usize::from(end.is_some());
+        input.consume(used);
+        if end.is_some() {
+            return Ok(found);
+        }
+    }
+}
+
+impl Decoder for LineDecoder {
+    fn step(&mut self, intake: &mut Intake) -> Result<bool, Stop> {
+        let Some(input) = self.inputs.as_mut_slice().first_mut() else {
+            self.parser.end(intake);
+            return Ok(false);
+        };
+        let found = read_line(input, &mut self.line)?;
+        if matches!(found, Found::End) {
+            self.inputs.next();
+            return Ok(true);
+        }
+        intake.read();
+        let line = String::from_utf8_lossy(&self.line);
+        let taken = match found {
+            Found::Long => Err(Malformed::Long),
+            _ => self.parser.line(&line, intake).map(|_: Line| ()),
+        };
+        if let Err(reason) = taken {
+            intake.malformed(reason, &line)?;
+        }
+        Ok(true)
+    }
+}

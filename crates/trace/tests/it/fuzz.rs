@@ -1,0 +1,119 @@
+//! Bytes of strangers: no reader panics, and what it holds is bounded.
+
+use crate::scratch::{Scratch, rest, write};
+use nvmed_trace::{Catalogue, FORMATS, Flags, Op, Options, Request, Source, Tolerance};
+use proptest::prelude::*;
+
+/// Reads bytes as every format, and as what they are taken for.
+fn use_it(scratch: &Scratch, bytes: &[u8]) {
+    let path = scratch.file("t", bytes);
+    for format in FORMATS.iter().map(Some).chain([None]) {
+        let options = Options { format, tolerance: Tolerance::Lines(u64::MAX) };
+        // An error is an answer; what is a request is one.
+        if let Ok(mut source) = Source::open(&path, &options)
+            && let Ok(requests) = rest(&mut source)
+        {
+            assert!(requests.iter().all(|request| request.checked().is_ok()));
+            assert!(source.counts().lines >= source.counts().malformed);
+        }
+    }
+}
+
+/// A good trace in each format, to be damaged.
+fn good(format: &str) -> Vec<u8> {
+    let scratch = Scratch::new();
+    let mut names = Catalogue::default();
+    let device = names.devices.number("8,0").unwrap();
+    let process = names.processes.number("sh").unwrap();
+    let request = |number: u64| Request {
+        device,
+        process,
+        start_ns: Some(number * 10 + 1),
+        finish_ns: Some(number * 10 + 35),
+        waited: Some(number % 2 == 0),
+        flags: Flags::SYNC,
+        ..Request::new(
+            if number % 3 == 0 { Op::Read } else { Op::Write },
+            number % 5 * 4096,
+            4096,
+            number * 10,
+        )
+    };
+    let requests: Vec<Request> = (0..60).map(request).collect();
+    write(&scratch.path("t"), format, &requests, &names);
+    std::fs::read(scratch.path("t")).unwrap()
+}
+
+fn words() -> impl Strategy<Value = String> {
+    let word = prop_oneof![
+        "[0-9]{1,20}",
+        "[0-9]{1,4}\\.[0-9]{1,12}",
+        "[A-Za-z,;\"\\[\\]+/ -]{1,6}",
+        Just("18446744073709551615".to_owned()),
+        Just("8,0".to_owned()),
+        Just("+".to_owned()),
+        Just("R".to_owned()),
+        Just("W".to_owned()),
+        Just("D".to_owned()),
+        Just("C".to_owned()),
+        Just("Q".to_owned()),
+        Just("X".to_owned()),
+        Just("/".to_owned()),
+    ];
+    let separator = prop_oneof![Just(" "), Just(","), Just(" ; "), Just("\t")];
+    let line =
+        (prop::collection::vec(word, 0..11), separator).prop_map(|(words, separator)| words.join(separator));
+    let first = prop_oneof![
+        Just(String::new()),
+        Just("fio version 2 iolog".to_owned()),
+        Just("fio version 3 iolog".to_owned()),
+        Just("arrival_ns,op,offset_bytes,size_bytes".to_owned()),
+    ];
+    (first, prop::collection::vec(line, 0..20))
+        .prop_map(|(first, lines)| format!("{first}\n{}", lines.join("\n")))
+}
+
+proptest! {
+    // Each case is read as every format.
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, ..ProptestConfig::default() })]
+
+    #[test]
+    fn fuzz_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        use_it(&Scratch::new(), &bytes);
+    }
+
+    #[test]
+    fn fuzz_words(text in words()) {
+        use_it(&Scratch::new(), text.as_bytes());
+    }
+
+    #[test]
+    fn fuzz_damaged_traces(
+        which in 0..13usize,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        cut in any::<prop::sample::Index>(),
+        is_cut in prop::bool::weighted(0.2),
+    ) {
+        let written: Vec<_> = FORMATS.iter().filter(|format| format.is_written()).collect();
+        let mut bytes = good(written[which % written.len()].name());
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if is_cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        use_it(&Scratch::new(), &bytes);
+    }
+
+    /// The native format alone: its description and its pages are taken apart by another crate.
+    #[test]
+    fn fuzz_damaged_parquet(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+        let mut bytes = good("parquet");
+        for (at, byte) in changes {
+            let at = 4 + at.index(bytes.len() - 12);
+            bytes[at] = byte;
+        }
+        use_it(&Scratch::new(), &bytes);
+    }
+}

@@ -1,0 +1,145 @@
+//! The native format, and files that say they are of it.
+
+use crate::scratch::{Scratch, read, said, write};
+use nvmed_trace::{Catalogue, Op, Options, Request};
+use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+fn requests(count: u64) -> (Catalogue, Vec<Request>) {
+    let mut names = Catalogue::default();
+    let devices = ["b", "a"].map(|name| names.devices.number(name).unwrap());
+    let request = |number: u64| Request {
+        device: devices[(number % 2) as usize],
+        finish_ns: (number % 3 > 0).then_some(number * 1000 + 500),
+        ..Request::new(
+            if number % 5 == 0 { Op::Write } else { Op::Read },
+            number * 37 % 1000 * 4096,
+            4096,
+            number * 1000,
+        )
+    };
+    (names, (0..count).map(request).collect())
+}
+
+#[test]
+fn rows_are_sorted_by_device_and_time_and_read_by_time() {
+    let scratch = Scratch::new();
+    let (names, requests) = requests(200_000);
+    let path = scratch.path("t");
+    write(&path, "parquet", &requests, &names);
+    let (source, found) = read(&path);
+    assert_eq!(found.len(), requests.len());
+    let wrong = found.iter().zip(&requests).find(|(found, wanted)| {
+        let name = source.names().devices.name(found.device);
+        name != names.devices.name(wanted.device) || Request { device: wanted.device, ..**found } != **wanted
+    });
+    assert_eq!(wrong, None, "each batch of rows is put in the order of arrivals again");
+    let file = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
+    assert_eq!(file.num_row_groups(), 4);
+    let group = file.metadata().row_group(0);
+    let sorted: Vec<_> = group.sorting_columns().unwrap().iter().map(|column| column.column_idx).collect();
+    assert_eq!((sorted, group.num_rows()), (vec![0, 5], 65_536));
+    let mut rows = file.get_row_iter(None).unwrap().take(65_536).map(Result::unwrap);
+    let devices: Vec<String> =
+        rows.by_ref().map(|row| row.get_column_iter().next().unwrap().1.to_string()).collect();
+    assert!(devices.is_sorted(), "by device first");
+    let version = file.metadata().file_metadata().key_value_metadata().unwrap();
+    assert!(version.iter().any(|pair| pair.key == "nvmed.trace" && pair.value.as_deref() == Some("1")));
+}
+
+/// A file of another tool.
+fn foreign(path: &Path, schema: &str, columns: &[Vec<i64>]) {
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let properties = Arc::new(WriterProperties::builder().build());
+    let mut file = SerializedFileWriter::new(File::create(path).unwrap(), schema, properties).unwrap();
+    let mut group = file.next_row_group().unwrap();
+    for values in columns {
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<Int64Type>().write_batch(values, None, None).unwrap();
+        column.close().unwrap();
+    }
+    if let Some(mut column) = group.next_column().unwrap() {
+        let ops: Vec<_> = ["read", "chew", "write"].map(ByteArray::from).to_vec();
+        column.typed::<ByteArrayType>().write_batch(&ops, None, None).unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    file.close().unwrap();
+}
+
+#[test]
+fn other_tools_files_are_read_if_they_have_the_columns() {
+    let scratch = Scratch::new();
+    let path = scratch.path("t");
+    let schema = "message m { required int64 arrival_ns; required int64 more; required int64 size_bytes;
+                  required int64 offset_bytes; required binary op (UTF8); }";
+    foreign(&path, schema, &[vec![5, 6, 7], vec![0; 3], vec![512, 512, 1024], vec![0, 0, -1]]);
+    let (source, found) = read(&path);
+    assert_eq!(found, [Request::new(Op::Read, 0, 512, 5)]);
+    let shown: Vec<String> = source.malformed().iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["2: its operation is not known", "3: its offset is no number that can be"]);
+}
+
+#[test]
+fn a_foreign_schema_names_what_is_missing() {
+    let scratch = Scratch::new();
+    let path = scratch.path("t");
+    foreign(&path, "message m { required int64 ts; required int64 size_bytes; }", &[vec![1], vec![1]]);
+    let words = said(&path, &Options::default());
+    assert!(
+        words.ends_with("Parquet, but no trace of nvmed: no column `op`, `offset_bytes`, `arrival_ns`"),
+        "{words}"
+    );
+    foreign(&path, "message m { required int64 op; }", &[vec![1]]);
+    assert!(said(&path, &Options::default()).ends_with("its column `op` is INT64, not BYTE_ARRAY"));
+}
+
+#[test]
+fn a_file_that_is_cut_or_claims_too_much_is_a_line() {
+    let scratch = Scratch::new();
+    let (names, requests) = requests(3000);
+    let path = scratch.path("t");
+    write(&path, "parquet", &requests, &names);
+    let bytes = std::fs::read(&path).unwrap();
+    for end in [4, 11, 100, bytes.len() / 2, bytes.len() - 9, bytes.len() - 1] {
+        let words = said(&scratch.file("cut", &bytes[..end]), &Options::default());
+        assert!(words.contains("Parquet that is cut off"), "{end}: {words}");
+    }
+    // 3,000 rows, zigzag and 7 bits a byte, become 10^12, wherever the description says it.
+    let varint = |mut number: u64| {
+        let mut bytes = Vec::new();
+        while number >= 0x80 {
+            bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        bytes.push(number as u8);
+        bytes
+    };
+    let footer =
+        bytes.len() - 8 - u32::from_le_bytes(bytes[bytes.len() - 8..][..4].try_into().unwrap()) as usize;
+    let (few, many) = (varint(6000), varint(2_000_000_000_000));
+    let mut claims = bytes[footer..bytes.len() - 8].to_vec();
+    let mut at = 0;
+    let mut replaced = 0;
+    while at + few.len() < claims.len() {
+        if claims[at] == 0x16 && claims[at + 1..].starts_with(&few) {
+            claims.splice(at + 1..at + 1 + few.len(), many.iter().copied());
+            replaced += 1;
+        }
+        at += 1;
+    }
+    assert!(
+        replaced >= 12,
+        "the file, the row group and ten columns say how many rows there are: {replaced}"
+    );
+    let size = (claims.len() as u32).to_le_bytes();
+    let file = [&bytes[..footer], &claims, &size, b"PAR1"].concat();
+    let words = said(&scratch.file("many", file), &Options::default());
+    assert!(words.contains("a column has fewer rows than its row group claims"), "{words}");
+}

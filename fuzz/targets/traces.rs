@@ -1,0 +1,18 @@
+//! Traces of strangers (docs/trace.md): the first byte chooses a format, or that it be told by the content.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nvmed_trace::{FORMATS, Options, Source, Tolerance};
+
+fuzz_target!(|input: &[u8]| {
+    let Some((choice, bytes)) = input.split_first() else { return };
+    // In memory, where there is any.
+    let path = std::path::PathBuf::from(format!("/dev/shm/nvmed-fuzz-traces-{}", std::process::id()));
+    std::fs::write(&path, bytes).expect("there is room in memory");
+    let options = Options { format: FORMATS.get(usize::from(*choice)), tolerance: Tolerance::Lines(u64::MAX) };
+    if let Ok(mut source) = Source::open(&path, &options) {
+        while let Ok(Some(request)) = source.next() {
+            assert!(request.checked().is_ok(), "a request that cannot be: {request:?}");
+        }
+    }
+});
