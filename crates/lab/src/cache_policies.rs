@@ -1,7 +1,7 @@
 //! How often each eviction policy finds what is asked for: real traces and one made up, through the
 //! real cache at several sizes, beside the best that any policy could do.
 
-mod formats;
+mod calls;
 mod offline;
 mod replay;
 mod synthetic;
@@ -10,7 +10,7 @@ mod trace;
 pub use offline::{belady, lru};
 pub use replay::{Counts, replay};
 pub use synthetic::zipf_and_scans;
-pub use trace::{Access, Request, Trace, TraceError, files, load, parse};
+pub use trace::{Trace, TraceError, files, load};
 
 use nvmed_cache::EvictionPolicy;
 use std::collections::HashMap;

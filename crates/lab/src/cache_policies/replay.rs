@@ -1,10 +1,11 @@
 //! A trace through the real cache, with a device that answers at once.
 
-use super::trace::{Access, PAGE_BYTES, Request, Trace};
+use super::trace::{PAGE_BYTES, Trace, pages};
 use nvmed_cache::{
     Cache, Claimed, DirtyPage, EvictionPolicy, Layout, Object, Options, Outcome, PageState, Written,
 };
 use nvmed_sys::{Mapping, Pages};
+use nvmed_trace::{Op, Request};
 use nvmed_units::Page;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -71,10 +72,13 @@ pub fn replay(trace: &Trace, frames: u32, policy: EvictionPolicy) -> Result<Coun
 
 impl Replay {
     fn request(&mut self, request: &Request) {
-        let new = || Object::new(u64::from(request.object));
-        let object = Arc::clone(self.objects.entry(request.object).or_insert_with(new));
-        let end = request.offset + request.bytes;
-        if request.kind == Access::Discard {
+        let new = || Object::new(u64::from(request.device));
+        let object = Arc::clone(self.objects.entry(request.device).or_insert_with(new));
+        let end = request.end();
+        if request.op == Op::Flush {
+            return;
+        }
+        if request.op == Op::Discard {
             // Pages that are gone in part stay.
             let whole = request.offset.div_ceil(PAGE_BYTES)..end / PAGE_BYTES;
             if whole.start < whole.end {
@@ -82,11 +86,11 @@ impl Replay {
             }
             return;
         }
-        for page in request.pages() {
+        for page in pages(request) {
             let start = request.offset.max(page * PAGE_BYTES);
             let stop = end.min((page + 1) * PAGE_BYTES);
             let (within, len) = ((start % PAGE_BYTES) as usize, (stop - start) as usize);
-            if request.kind == Access::Read {
+            if request.op == Op::Read {
                 self.read(&object, Page(page), within, len);
             } else {
                 self.write(&object, Page(page), within, len);

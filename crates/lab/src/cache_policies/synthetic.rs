@@ -1,7 +1,8 @@
 //! A workload that is always there: popular pages by Zipf's law, with scans in between.
 
-use super::trace::{Access, PAGE_BYTES, Request, Trace};
+use super::trace::{PAGE_BYTES, Trace};
 use nvmed_dice::Dice;
+use nvmed_trace::{Op, Request};
 
 /// Pages that are popular to different degrees.
 const PAGES: u64 = 20_000;
@@ -29,14 +30,12 @@ pub fn zipf_and_scans(accesses: u64) -> Trace {
         let rank = below.partition_point(|edge| *edge < point) as u64;
         // Popular pages lie all over the object: a multiplier without a factor in common with PAGES.
         let page = rank % PAGES * 7_919 % PAGES;
-        let kind = if dice.roll(WRITE_EVERY) == 0 { Access::Write } else { Access::Read };
-        requests.extend(Request::new(kind, 0, page * PAGE_BYTES, PAGE_BYTES));
+        let op = if dice.roll(WRITE_EVERY) == 0 { Op::Write } else { Op::Read };
+        requests.push(Request::new(op, page * PAGE_BYTES, PAGE_BYTES, 0));
         if at % SCAN_EVERY == SCAN_EVERY - 1 {
             let first = PAGES + at / SCAN_EVERY * SCAN_PAGES;
             let pages = first..first + SCAN_PAGES;
-            requests.extend(
-                pages.filter_map(|page| Request::new(Access::Read, 0, page * PAGE_BYTES, PAGE_BYTES)),
-            );
+            requests.extend(pages.map(|page| Request::new(Op::Read, page * PAGE_BYTES, PAGE_BYTES, 0)));
         }
     }
     Trace { name: "zipf-0.9-and-scans".to_owned(), format: "synthetic", requests, lines_skipped: 0 }

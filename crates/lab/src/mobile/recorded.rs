@@ -1,6 +1,7 @@
 //! The lines of a trace of mobigen as the calls of a [`Replay`].
 
 use super::replay::{Replay, Step};
+use nvmed_trace::FileCall;
 use std::collections::{HashMap, HashSet};
 
 /// Largest read or write taken for one.
@@ -25,20 +26,19 @@ pub(super) struct Reader {
 impl Reader {
     /// Reads a trace's text.
     pub fn read(text: &str) -> Replay {
-        let mut lines: Vec<(u64, Vec<&str>)> = Vec::new();
+        let mut lines: Vec<FileCall<'_>> = Vec::new();
         let mut reader = Self::default();
         for line in text.lines() {
-            let words: Vec<&str> = line.split_ascii_whitespace().collect();
-            match words.get(1).and_then(|word| word.parse().ok()) {
-                Some(us) if words.len() >= 4 => lines.push((us, words)),
+            match FileCall::of(line) {
+                Some(call) if !call.arguments.is_empty() => lines.push(call),
                 _ => reader.replay.unknown += 1,
             }
         }
         // The recorder writes one thread after the other.
-        lines.sort_by_key(|(us, _)| *us);
+        lines.sort_by_key(|line| line.time_us);
         reader.find_directories(&lines);
-        for (_, words) in &lines {
-            if reader.call(words[2], &words[3..]).is_none() {
+        for line in &lines {
+            if reader.call(line.call, &line.arguments).is_none() {
                 reader.replay.unknown += 1;
             }
         }
@@ -46,11 +46,11 @@ impl Reader {
     }
 
     /// A name that others lie below, or that is opened as a directory, is one.
-    fn find_directories(&mut self, lines: &[(u64, Vec<&str>)]) {
+    fn find_directories(&mut self, lines: &[FileCall<'_>]) {
         self.replay.directories.insert(ANONYMOUS.to_owned());
-        for (_, words) in lines {
-            let Some(name) = words.get(3).and_then(|word| named(word)) else { continue };
-            let own = words.iter().any(|word| word.contains("O_DIRECTORY")).then_some(name.as_str());
+        for FileCall { arguments, .. } in lines {
+            let Some(name) = arguments.first().and_then(|word| named(word)) else { continue };
+            let own = arguments.iter().any(|word| word.contains("O_DIRECTORY")).then_some(name.as_str());
             let above = name.match_indices('/').map(|(at, _)| &name[..at]);
             for directory in above.chain(own) {
                 self.replay.directories.insert(directory.to_owned());

@@ -9,6 +9,7 @@
 use super::recorded::Reader;
 use crate::error::LabError;
 use nvmed_dice::mix;
+use nvmed_trace::{TraceError, text_of_calls};
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -76,9 +77,11 @@ impl Replay {
     /// It cannot be read, or is none of mobigen's: half of its lines are not understood.
     pub fn load(path: &Path) -> Result<Self, LabError> {
         let wrong = |error: &io::Error| LabError::program(path.display(), error);
-        let mut text = String::new();
-        let file = File::open(path).map_err(|error| wrong(&error))?;
-        file.take(TRACE_BYTES_MAX).read_to_string(&mut text).map_err(|error| wrong(&error))?;
+        let text = text_of_calls(path, TRACE_BYTES_MAX).map_err(|error| match error {
+            TraceError::Read { error, .. } => wrong(&error),
+            TraceError::Broken { what, .. } => wrong(&io::Error::other(what)),
+            error => wrong(&io::Error::other(error)),
+        })?;
         let replay = Self::parse(&text);
         if replay.steps.is_empty() || replay.unknown > replay.steps.len() as u64 {
             return Err(wrong(&io::Error::other("is no trace of mobigen")));
