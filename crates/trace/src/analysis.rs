@@ -156,7 +156,8 @@ impl Device {
     #[inline]
     fn context(&mut self, request: &Request, room: &mut starts::Room) -> Context {
         let arrival_ns = request.arrival_ns;
-        let by_times = request.finish_ns.map(|_| self.busy_until_ns.is_none_or(|busy_ns| arrival_ns >= busy_ns));
+        let by_times =
+            request.finish_ns.map(|_| self.busy_until_ns.is_none_or(|busy_ns| arrival_ns >= busy_ns));
         Context {
             gap_ns: self.last_arrival_ns.map(|last_ns| arrival_ns.saturating_sub(last_ns)),
             idle_ns: self.busy_until_ns.and_then(|busy_ns| arrival_ns.checked_sub(busy_ns)),

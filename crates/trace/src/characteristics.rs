@@ -155,7 +155,9 @@ fn writes(rows: &[Row]) -> Characteristic {
         let names = names(rows.iter().filter(|row| sides(row) == Some((requests, bytes))));
         if !names.is_empty() {
             let (by_requests, by_bytes) = if requests { ("writes", "reads") } else { ("reads", "writes") };
-            found.remarks.push(format!("mostly {by_requests} by requests, mostly {by_bytes} by bytes: {names}"));
+            found
+                .remarks
+                .push(format!("mostly {by_requests} by requests, mostly {by_bytes} by bytes: {names}"));
         }
     }
     found
@@ -166,7 +168,9 @@ fn small(rows: &[Row]) -> Characteristic {
     let says = "at least 44.9 % of the requests have at most 4 KiB";
     let claims = vec![Claim::at_least(says, 15, rows, Cell::SinglePage, 44.9)];
     let mut found = Characteristic::new(2, "small requests are the majority in most applications", claims);
-    let fewer = rows.iter().filter(|row| row.get(Cell::SinglePage).is_some_and(|share| (44.9..=50.0).contains(&share)));
+    let fewer = rows
+        .iter()
+        .filter(|row| row.get(Cell::SinglePage).is_some_and(|share| (44.9..=50.0).contains(&share)));
     let names = names(fewer);
     if !names.is_empty() {
         found.remarks.push(format!("what the paper calls a majority is at most half in {names}"));
@@ -203,7 +207,8 @@ fn low_power(rows: &[Row]) -> Characteristic {
     let mut found = Characteristic::new(4, "requests after long gaps find a device that saves power", claims);
     for (cell, what) in [(Cell::Service, "service"), (Cell::Response, "response")] {
         let least = few.iter().filter_map(|row| row.get(cell)).reduce(f64::min);
-        let as_long = many.iter().filter(|row| row.get(cell).zip(least).is_some_and(|(value, least)| value >= least));
+        let as_long =
+            many.iter().filter(|row| row.get(cell).zip(least).is_some_and(|(value, least)| value >= least));
         let names = names(as_long);
         if !names.is_empty() {
             found.remarks.push(format!("with more requests, and mean {what} times as long: {names}"));
@@ -243,7 +248,13 @@ fn gaps(rows: &[Row]) -> Characteristic {
     };
     let claims = vec![
         Claim::new("the mean time between arrivals is at least 200 ms", 13, rows, true, mean_ms),
-        Claim::above("more than 20 % of the times between arrivals exceed 16 ms", 10, rows, Cell::LongGaps, 20.0),
+        Claim::above(
+            "more than 20 % of the times between arrivals exceed 16 ms",
+            10,
+            rows,
+            Cell::LongGaps,
+            20.0,
+        ),
     ];
     Characteristic::new(6, "times between arrivals are long", claims)
 }
@@ -266,7 +277,8 @@ mod tests {
         let found = Characteristic::all(&applications());
         let verdicts: Vec<Verdict> = found.iter().map(|found| found.verdict).collect();
         assert_eq!(verdicts, [Holds, NotTold, Open, Holds, HoldsInPart, Holds]);
-        let counts = |number: usize| found[number - 1].claims.iter().map(|claim| claim.found).collect::<Vec<_>>();
+        let counts =
+            |number: usize| found[number - 1].claims.iter().map(|claim| claim.found).collect::<Vec<_>>();
         assert_eq!((counts(1), counts(3), counts(5)), (vec![15, 6], vec![15, 9], vec![16, 18, 14, 13]));
         assert_eq!(found[0].claims[0].range, Some((52.8, 99.93)));
         assert_eq!(found[2].claims[1].at_limit, ["Installing"]);
@@ -275,7 +287,11 @@ mod tests {
             ["Booting", "Movie", "AngryBirds", "CameraVideo", "YouTube"]
         );
         assert!(found[0].remarks[0].ends_with("mostly reads by bytes: Music"), "{:?}", found[0].remarks);
-        assert!(found[0].remarks[1].ends_with("mostly writes by bytes: CameraVideo"), "{:?}", found[0].remarks);
+        assert!(
+            found[0].remarks[1].ends_with("mostly writes by bytes: CameraVideo"),
+            "{:?}",
+            found[0].remarks
+        );
         assert!(found[3].remarks[0].contains("CameraVideo"), "{:?}", found[3].remarks);
         assert_eq!((found[5].claims[0].found, found[5].claims[1].verdict), (13, NotTold));
     }
@@ -303,7 +319,8 @@ mod tests {
         }
         // A device that never sleeps: where requests are few they are served as fast as anywhere.
         let mut rows = applications();
-        for row in rows.iter_mut().filter(|row| row.get(Cell::Arrival).is_some_and(|rate| rate < SLOW_PER_S)) {
+        for row in rows.iter_mut().filter(|row| row.get(Cell::Arrival).is_some_and(|rate| rate < SLOW_PER_S))
+        {
             row.set(Cell::Service, Some(0.5));
             row.set(Cell::Response, Some(0.7));
         }

@@ -134,7 +134,8 @@ impl Summary {
         {
             for part in parts {
                 let name = names.name(part.number);
-                part.row.name = if name.is_empty() { format!("{what} {}", part.number) } else { name.to_owned() };
+                part.row.name =
+                    if name.is_empty() { format!("{what} {}", part.number) } else { name.to_owned() };
             }
         }
         self

@@ -48,7 +48,9 @@ pub enum SynthError {
         response_ms: f64,
     },
     /// There are too few places for the requests that begin at one of their own.
-    #[error("{starts} different offsets need a range of {needed_bytes} bytes, not {range_bytes}: a larger footprint")]
+    #[error(
+        "{starts} different offsets need a range of {needed_bytes} bytes, not {range_bytes}: a larger footprint"
+    )]
     Range {
         /// Offsets that differ.
         starts: u64,
@@ -89,8 +91,12 @@ impl Synthesis {
         }
         let sizes = model.sizes(&mut dice);
         let usual_ns = sizes.iter().map(|&(size, count)| model.usual_ns(size) * count as f64).sum();
-        let places =
-            Places::new(totals.granule, (model.range.0, slots), totals.requests, (totals.sequential, totals.hits));
+        let places = Places::new(
+            totals.granule,
+            (model.range.0, slots),
+            totals.requests,
+            (totals.sequential, totals.hits),
+        );
         let clock = clock(model, usual_ns, &mut dice)?;
         Ok(Self {
             model: model.clone(),
@@ -124,7 +130,11 @@ fn clock(model: &Model, usual_ns: f64, dice: &mut Dice) -> Result<Clock, SynthEr
         let mean_ms = |sum_ns: f64| sum_ns / totals.requests as f64 / 1e6;
         return Err(SynthError::Order { service_ms: mean_ms(service_ns), response_ms: mean_ms(response_ns) });
     }
-    let no_wait = if totals.response_ns.is_some() { totals.no_wait.unwrap_or(totals.requests) } else { totals.requests };
+    let no_wait = if totals.response_ns.is_some() {
+        totals.no_wait.unwrap_or(totals.requests)
+    } else {
+        totals.requests
+    };
     let idle = model.idle(no_wait - 1, (duration_ns - service_ns) as u64, dice);
     let long = idle.iter().filter(|&&(value, _)| value >= clock::LONG_NS).map(|&(_, count)| count).sum();
     let sums = Sums { requests: totals.requests, no_wait, service_ns, response_ns, usual_ns, long };
@@ -137,7 +147,8 @@ impl Iterator for Synthesis {
     fn next(&mut self) -> Option<Request> {
         self.left = self.left.checked_sub(1)?;
         let (offset, preferred) = self.places.next(&mut self.dice);
-        let found = preferred.and_then(|bytes| self.sizes.take((bytes, true)).or_else(|| self.sizes.take((bytes, false))));
+        let found = preferred
+            .and_then(|bytes| self.sizes.take((bytes, true)).or_else(|| self.sizes.take((bytes, false))));
         let size = found.or_else(|| self.sizes.draw(&mut self.dice))?;
         self.places.placed(offset, size.0);
         let times = self.clock.next(self.model.usual_ns(size), &mut self.dice);

@@ -11,14 +11,18 @@ const COLUMNS: usize = 6;
 /// Width of what a line is about.
 const HEAD: usize = 26;
 
+/// The value of a line, of a part.
+type Value<'a> = &'a dyn Fn(&Part) -> Option<f64>;
+
 /// The parts of some summaries, beside each other.
 #[must_use]
 pub fn table(parts: &[&Part]) -> String {
     let mut text = String::new();
     for parts in parts.chunks(COLUMNS) {
         let lines = lines(parts);
-        let widths: Vec<usize> =
-            (0..parts.len()).map(|at| lines.iter().map(|line| width(&line.1[at])).max().unwrap_or(0)).collect();
+        let widths: Vec<usize> = (0..parts.len())
+            .map(|at| lines.iter().map(|line| width(&line.1[at])).max().unwrap_or(0))
+            .collect();
         if !text.is_empty() {
             text.push('\n');
         }
@@ -44,7 +48,7 @@ fn width(text: &str) -> usize {
 /// Lines of a table: what each is about, and a value for each part.
 fn lines(parts: &[&Part]) -> Vec<(String, Vec<String>)> {
     let mut lines = Vec::new();
-    let mut line = |head: String, value: &dyn Fn(&Part) -> Option<f64>| {
+    let mut line = |head: String, value: Value<'_>| {
         lines.push((head, parts.iter().map(|part| value(part).map_or_else(String::new, number)).collect()));
     };
     for cell in Cell::ALL {
@@ -72,7 +76,7 @@ fn lines(parts: &[&Part]) -> Vec<(String, Vec<String>)> {
 }
 
 /// What the paper does not have.
-fn more(line: &mut dyn FnMut(String, &dyn Fn(&Part) -> Option<f64>)) {
+fn more(line: &mut dyn FnMut(String, Value<'_>)) {
     let count = |number: u64| Some(number as f64).filter(|&number| number > 0.0);
     line("discards".to_owned(), &|part| count(part.discards));
     line("flushes".to_owned(), &|part| count(part.flushes));
@@ -90,8 +94,12 @@ fn more(line: &mut dyn FnMut(String, &dyn Fn(&Part) -> Option<f64>)) {
     line("touched KiB".to_owned(), &|part| Some(part.working_set.as_ref()?.distinct_kib as f64));
     line("  not counted KiB".to_owned(), &|part| count(part.working_set.as_ref()?.not_counted_kib));
     for (at, window) in ["minute", "hour"].into_iter().enumerate() {
-        line(format!("  KiB in a {window}"), &|part| Some(part.working_set.as_ref()?.windows.get(at)?.mean_kib));
-        line("  at most".to_owned(), &|part| Some(part.working_set.as_ref()?.windows.get(at)?.max_kib as f64));
+        line(format!("  KiB in a {window}"), &|part| {
+            Some(part.working_set.as_ref()?.windows.get(at)?.mean_kib)
+        });
+        line("  at most".to_owned(), &|part| {
+            Some(part.working_set.as_ref()?.windows.get(at)?.max_kib as f64)
+        });
     }
 }
 
@@ -105,7 +113,8 @@ fn gaps(part: &Part) -> &[TimeClass] {
 
 /// The share of the requests up to a class of sizes.
 fn size_share(part: &Part, class: usize) -> Option<f64> {
-    let count = |classes: &[crate::SizeClass]| classes.iter().map(|class| class.reads + class.writes).sum::<u64>();
+    let count =
+        |classes: &[crate::SizeClass]| classes.iter().map(|class| class.reads + class.writes).sum::<u64>();
     let all = count(&part.sizes);
     (all > 0).then(|| 100.0 * count(&part.sizes[..=class]) as f64 / all as f64)
 }
@@ -133,14 +142,22 @@ fn number(value: f64) -> String {
 pub fn remarks(summary: &Summary) -> String {
     let mut text = String::new();
     if let Some(reuse) = &summary.reuse {
-        let _ = writeln!(text, "Hits of a cache that evicts the least recently used 4 KiB, before all devices:");
+        let _ =
+            writeln!(text, "Hits of a cache that evicts the least recently used 4 KiB, before all devices:");
         for at in &reuse.hits {
             let _ = writeln!(text, "  {:>14} KiB  {:6.2} %", at.cache_kib, at.hit_pct);
         }
-        let _ = writeln!(text, "  {:.2} % of {} touches are the first of their 4 KiB", reuse.first_pct, reuse.touches);
+        let _ = writeln!(
+            text,
+            "  {:.2} % of {} touches are the first of their 4 KiB",
+            reuse.first_pct, reuse.touches
+        );
         if reuse.sampled_pct < 100.0 {
             let (share, error) = (reuse.sampled_pct, reuse.error_points);
-            let _ = writeln!(text, "  from a sample of {share:.3} % of the units; standard error {error:.2} points");
+            let _ = writeln!(
+                text,
+                "  from a sample of {share:.3} % of the units; standard error {error:.2} points"
+            );
         }
     }
     if summary.out_of_order > 0 {
@@ -205,7 +222,10 @@ mod tests {
         let (small, large) = (trace(4096), trace(12_288));
         let text = table(&[&small.all, &large.all]);
         let line = |head: &str| {
-            let found = text.lines().find(|line| line.starts_with(head)).map(|line| line[head.len()..].split_whitespace());
+            let found = text
+                .lines()
+                .find(|line| line.starts_with(head))
+                .map(|line| line[head.len()..].split_whitespace());
             found.map(|words| words.collect::<Vec<_>>()).unwrap_or_default()
         };
         assert_eq!(line("data KiB"), ["16", "48"]);

@@ -2,11 +2,11 @@
 
 use nvmed_units::BLOCK_BYTES;
 
-/// Classes of sizes: at most 4 KiB, 8 KiB, and so on to 16 MiB, and above. The first eight and the sum of the others are
-/// those of Figure 4.
+/// Classes of sizes: at most 4 KiB, 8 KiB, and so on to 16 MiB, and above. The first eight and the sum of the others
+/// are those of Figure 4.
 pub(crate) const SIZES: usize = 14;
-/// Classes of times: at most 2^-10 ms, 2^-9 ms, and so on to 2^37 ms (4 years), and above. Those from 1 ms to 128 ms are
-/// those of Figures 5 and 6.
+/// Classes of times: at most 2^-10 ms, 2^-9 ms, and so on to 2^37 ms (4 years), and above. Those from 1 ms to 128 ms
+/// are those of Figures 5 and 6.
 pub(super) const TIMES: usize = 49;
 /// The class of 1 ms.
 pub(super) const MILLISECOND: usize = 10;
@@ -95,7 +95,10 @@ mod tests {
     fn a_limit_is_in_the_class_below_it() {
         let sizes = [1, 4096, 4097, 8192, 524_288, 524_289, 16 << 20, (16 << 20) + 1, u64::MAX];
         assert_eq!(sizes.map(size_class), [0, 0, 1, 1, 7, 8, 12, 13, 13]);
-        assert_eq!((size_limit_kib(0), size_limit_kib(12), size_limit_kib(13)), (Some(4), Some(16_384), None));
+        assert_eq!(
+            (size_limit_kib(0), size_limit_kib(12), size_limit_kib(13)),
+            (Some(4), Some(16_384), None)
+        );
         let times = [0, 1, 976, 977, 1_000_000, 1_000_001, 2_000_000, 128_000_000, 128_000_001, u64::MAX];
         assert_eq!(times.map(time_class), [0, 0, 0, 1, 10, 11, 11, 17, 18, 48]);
         assert_eq!((time_limit_ms(10), time_limit_ms(17), time_limit_ms(48)), (Some(1.0), Some(128.0), None));

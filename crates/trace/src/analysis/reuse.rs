@@ -1,9 +1,9 @@
-//! Reuse distances: how many distinct units of 4 KiB were touched since a unit was touched last. A cache of C units that
-//! evicts the least recently used one hits exactly where the distance is below C.
+//! Reuse distances: how many distinct units of 4 KiB were touched since a unit was touched last. A cache of C units
+//! that evicts the least recently used one hits exactly where the distance is below C.
 //!
-//! Source: Mattson, Gecsei, Slutz and Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2),
-//! 1970; Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC construction with SHARDS", FAST 2015, the variant of
-//! fixed size with its correction (SHARDS-adj).
+//! Source: Mattson, Gecsei, Slutz and Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal
+//! 9(2), 1970; Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC construction with SHARDS", FAST 2015, the
+//! variant of fixed size with its correction (SHARDS-adj).
 
 use crate::Request;
 use crate::fenwick::Fenwick;
@@ -155,7 +155,8 @@ impl Reuse {
     /// The distances of all that was touched.
     pub fn finish(mut self) -> ReuseDistances {
         let share = self.threshold as f64 / 2f64.powi(64);
-        let found: f64 = self.groups.iter().map(|group| group.first + group.distances.iter().sum::<f64>()).sum();
+        let found: f64 =
+            self.groups.iter().map(|group| group.first + group.distances.iter().sum::<f64>()).sum();
         // SHARDS-adj: what the sample has too few or too many is touches of few hot units, which hit soonest.
         let adjust = (self.touched as f64 - found) / GROUPS as f64;
         self.groups.iter_mut().for_each(|group| group.distances[0] += adjust);
@@ -253,7 +254,10 @@ mod tests {
             sample.push(request);
         }
         let (whole, sample) = (whole.finish(), sample.finish());
-        assert!(sample.sampled_pct < 10.0 && sample.error_points > 0.0 && sample.error_points < 3.0, "{sample:?}");
+        assert!(
+            sample.sampled_pct < 10.0 && sample.error_points > 0.0 && sample.error_points < 3.0,
+            "{sample:?}"
+        );
         for (exact, about) in whole.hits.iter().zip(&sample.hits) {
             let off = (exact.hit_pct - about.hit_pct).abs();
             assert!(off < 4.0 * sample.error_points, "{exact:?}, about {about:?}");

@@ -1,8 +1,8 @@
 //! How many distinct numbers there were, about.
 //!
 //! Source: Flajolet, Fusy, Gandouet and Meunier, "HyperLogLog", AofA 2007; the estimator is that of Ertl, "New
-//! cardinality estimation algorithms for HyperLogLog sketches", arXiv:1702.01284, algorithm 6, which has no bias at small
-//! counts.
+//! cardinality estimation algorithms for HyperLogLog sketches", arXiv:1702.01284, algorithm 6, which has no bias at
+//! small counts.
 
 use nvmed_dice::mix;
 

@@ -68,7 +68,7 @@ impl Starts {
     }
 
     /// How many distinct offsets only the sketch knows, and the standard error of that number.
-    pub fn in_sketch(&self) -> (f64, f64) {
+    pub(super) fn in_sketch(&self) -> (f64, f64) {
         let count = self.sketch.as_ref().map_or(0.0, Sketch::count);
         (count, count * ERROR)
     }

@@ -108,7 +108,7 @@ impl Default for Tally {
 
 impl Tally {
     /// A Discard or a Flush: it counts apart, and for how long the trace is.
-    pub fn push_other(&mut self, request: &Request) {
+    pub(super) fn push_other(&mut self, request: &Request) {
         match request.op {
             Op::Discard => self.discards += 1,
             _ => self.flushes += 1,
@@ -165,7 +165,8 @@ impl Tally {
             self.waited += 1;
         }
         if request.op == Op::Read {
-            let group = if context.beside_write { &mut self.reads_beside_write } else { &mut self.reads_alone };
+            let group =
+                if context.beside_write { &mut self.reads_beside_write } else { &mut self.reads_alone };
             group.requests += 1;
             group.bytes = group.bytes.saturating_add(request.bytes);
             group.response_ns = group.response_ns.saturating_add(response_ns);

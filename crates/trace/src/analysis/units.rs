@@ -83,7 +83,7 @@ impl<const SETS: usize> Units<SETS> {
     /// Puts the units from `first` up to `end` into every set. Each leaf that is touched is told to `touched`, with
     /// what each set got there. Returns how many units have no bit.
     #[inline]
-    pub fn insert_all(
+    pub(super) fn insert_all(
         &mut self,
         (first, end): (u64, u64),
         leaves: &mut Leaves,
@@ -154,7 +154,8 @@ mod tests {
             let lost = both.insert_all((first, end), &mut leaves, |_, here| {
                 new = [new[0] + here[0].new, new[1] + here[1].new];
             });
-            let expected = sets.each_mut().map(|set| (first..end).filter(|&unit| set.insert(unit)).count() as u64);
+            let expected =
+                sets.each_mut().map(|set| (first..end).filter(|&unit| set.insert(unit)).count() as u64);
             assert_eq!((lost, new), (0, expected));
             if round % 500 == 0 {
                 let leaf = first / LEAF_UNITS;

@@ -59,8 +59,8 @@ pub struct WindowSet {
 pub struct WorkingSet {
     /// Distinct units of 4 KiB, in KiB.
     pub distinct_kib: u64,
-    /// KiB that were touched where no units are counted: beyond 16 TiB, or when too many places were touched. Where it is
-    /// not 0, the sets are at least as large as they say.
+    /// KiB that were touched where no units are counted: beyond 16 TiB, or when too many places were touched. Where it
+    /// is not 0, the sets are at least as large as they say.
     pub not_counted_kib: u64,
     /// By windows of time.
     pub windows: Vec<WindowSet>,

@@ -1,5 +1,5 @@
-//! When requests arrive, start and finish: one is served after another, exactly so many arrive when all before them have
-//! finished, and service and response times add up to what they should.
+//! When requests arrive, start and finish: one is served after another, exactly so many arrive when all before them
+//! have finished, and service and response times add up to what they should.
 
 use super::pool::Pool;
 use nvmed_dice::Dice;
@@ -69,8 +69,8 @@ impl Clock {
         let extra_ns = if sums.long > 0 { (sums.service_ns - sums.usual_ns).max(0.0) } else { 0.0 };
         let wake_service_ns = (extra_ns / long).min(WAKE_SERVICE_NS);
         let wakes_ns = wake_service_ns * sums.long as f64;
-        // Of a crowd of g that arrive at once behind one, each waits for (g + 1) / 2 services in the mean. A little more
-        // lets some of them arrive later.
+        // Of a crowd of g that arrive at once behind one, each waits for (g + 1) / 2 services in the mean. A little
+        // more lets some of them arrive later.
         let wait_ns = waits_ns / waiting.max(1) as f64;
         let crowd = (2.6 * wait_ns / (sums.service_ns / requests).max(1.0) - 1.0).max(1.0);
         let leaders = (waiting as f64 / crowd).round().clamp(1.0, sums.no_wait.max(1) as f64);
@@ -111,7 +111,8 @@ impl Clock {
             last => {
                 let idle_ns = last.and_then(|_| self.idle.draw(dice)).unwrap_or(0);
                 let long = last.is_some() && idle_ns >= LONG_NS;
-                let allowed_ns = self.debt_max_ns.min((waits_ns * (1.0 - share) / 4.0).max(self.sums.response_ns / 400.0));
+                let allowed_ns =
+                    self.debt_max_ns.min((waits_ns * (1.0 - share) / 4.0).max(self.sums.response_ns / 400.0));
                 let wake_ns = if long { self.wake_start_ns } else { 0.0 };
                 let delay_ns = self.handing_ns + wake_ns + (owed_ns - allowed_ns).max(0.0);
                 let delay_ns = if last.is_some() { (delay_ns as u64).min(idle_ns) } else { 0 };
@@ -130,13 +131,15 @@ impl Clock {
     /// How long a service takes: a quarter more or less than usual, so that all of them add up.
     fn service_ns(&mut self, usual_ns: f64, wake_ns: f64, dice: &mut Dice) -> u64 {
         let mean_ns = self.scale * usual_ns;
-        let noisy_ns = mean_ns * (0.75 + 0.5 * unit(dice)) + self.carry_ns.clamp(-mean_ns / 2.0, mean_ns / 2.0);
+        let noisy_ns =
+            mean_ns * (0.75 + 0.5 * unit(dice)) + self.carry_ns.clamp(-mean_ns / 2.0, mean_ns / 2.0);
         let service_ns = (noisy_ns + wake_ns).max(2.0) as u64;
         self.carry_ns += mean_ns + wake_ns - service_ns as f64;
         service_ns
     }
 
-    /// Decides how many wait behind a request that need not. All that have to wait are behind the leaders that are left.
+    /// Decides how many wait behind a request that need not. All that have to wait are behind the leaders that are
+    /// left.
     fn lead(&mut self, dice: &mut Dice) {
         let leads = self.leaders_left > 0 && dice.roll(self.no_wait_left.max(1)) < self.leaders_left;
         self.no_wait_left = self.no_wait_left.saturating_sub(1);

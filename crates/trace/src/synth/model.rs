@@ -84,8 +84,8 @@ impl Model {
         })
     }
 
-    /// A trace like one that was analysed: its row, its sizes, its throughput by size, how long its device had nothing to
-    /// do, and the range of its offsets.
+    /// A trace like one that was analysed: its row, its sizes, its throughput by size, how long its device had nothing
+    /// to do, and the range of its offsets.
     ///
     /// # Errors
     /// The trace has no requests.
@@ -93,7 +93,8 @@ impl Model {
         let granule = part.granule_bytes.max(1);
         let sum = |of: fn(&SizeClass) -> u64| part.sizes.iter().map(of).sum::<u64>();
         let (reads, read) = (sum(|class| class.reads), sum(|class| class.read_bytes) / granule);
-        let (requests, units) = (reads + sum(|class| class.writes), read + sum(|class| class.write_bytes) / granule);
+        let (requests, units) =
+            (reads + sum(|class| class.writes), read + sum(|class| class.write_bytes) / granule);
         let duration_ns = (part.row.get(Cell::Duration).unwrap_or(0.0) * 1e9) as u64;
         if requests == 0 {
             return Err(SynthError::Missing(Cell::Requests.name()));
@@ -115,8 +116,8 @@ impl Model {
         })
     }
 
-    /// The same with so many times the requests a second, and so many times the range of offsets. Service times, waiting
-    /// and localities stay.
+    /// The same with so many times the requests a second, and so many times the range of offsets. Service times,
+    /// waiting and localities stay.
     #[must_use]
     pub fn scaled(mut self, rate: f64, footprint: f64) -> Self {
         self.totals.duration_ns = (self.totals.duration_ns as f64 / rate) as u64;
@@ -153,12 +154,18 @@ impl Model {
                 let fits = |(count, units): (u64, u64)| count > 0 && units >= totals.max_units + (count - 1);
                 let max_writes = fits(writes);
                 let read_max = (READ_MAX / totals.granule).min(totals.max_units);
-                let read_max = if reads.1 > reads.0 * read_max / 4 * 3 || !max_writes { totals.max_units } else { read_max };
+                let read_max = if reads.1 > reads.0 * read_max / 4 * 3 || !max_writes {
+                    totals.max_units
+                } else {
+                    read_max
+                };
                 let mut sizes = Vec::new();
                 for (write, side, max) in [(false, reads, read_max), (true, writes, totals.max_units)] {
                     let largest = (max_writes == write && fits(side)).then_some(totals.max_units);
                     let counts = row_sizes(side, max, largest, (single, *many_single), unit(dice));
-                    sizes.extend(counts.into_iter().map(|(units, count)| ((units * totals.granule, write), count)));
+                    sizes.extend(
+                        counts.into_iter().map(|(units, count)| ((units * totals.granule, write), count)),
+                    );
                 }
                 sizes
             }
@@ -245,10 +252,16 @@ fn part_sizes(part: &Part, totals: &Totals, dice: &mut Dice) -> Counted<Sized> {
     let mut max_left = true;
     for (number, class) in part.sizes.iter().enumerate().rev() {
         let low = if number == 0 { 0 } else { (BLOCK_BYTES as u64 / granule) << (number - 1) };
-        let high = if number + 1 == SIZES { largest } else { ((BLOCK_BYTES as u64 / granule) << number).min(largest) };
+        let high = if number + 1 == SIZES {
+            largest
+        } else {
+            ((BLOCK_BYTES as u64 / granule) << number).min(largest)
+        };
         let step = ((high - low.min(high)) / SIZES_MAX).max(1);
         let values: Vec<u64> = (low + 1..=high).step_by(step as usize).collect();
-        for (write, count, bytes) in [(true, class.writes, class.write_bytes), (false, class.reads, class.read_bytes)] {
+        for (write, count, bytes) in
+            [(true, class.writes, class.write_bytes), (false, class.reads, class.read_bytes)]
+        {
             let (mut count, mut units) = (count, bytes / granule);
             let rest = units.checked_sub(largest);
             if max_left && count > 0 && rest.is_some_and(|rest| rest >= (low + 1) * (count - 1)) {

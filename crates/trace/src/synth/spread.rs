@@ -5,8 +5,8 @@ const HALVINGS: u32 = 100;
 
 /// How often each of the ascending `values` occurs among `count` ones that add up to `sum`. Of the distributions with
 /// this mean it is the one that is nearest to the `prior` weights (of least relative entropy): each weight times an
-/// exponential. The counts are those of equally spaced quantiles, the first of which is at `phase` (0 to 1); then single
-/// values move to their neighbours until the sum is met, as nearly as the steps between the values allow.
+/// exponential. The counts are those of equally spaced quantiles, the first of which is at `phase` (0 to 1); then
+/// single values move to their neighbours until the sum is met, as nearly as the steps between the values allow.
 pub(super) fn spread(values: &[u64], prior: &[f64], (count, sum): (u64, u64), phase: f64) -> Vec<u64> {
     let mut counts = vec![0; values.len()];
     let (Some(&first), Some(&last)) = (values.first(), values.last()) else { return counts };
@@ -32,8 +32,11 @@ pub(super) fn spread(values: &[u64], prior: &[f64], (count, sum): (u64, u64), ph
 fn tilted(values: &[u64], prior: &[f64], mean: f64) -> Vec<f64> {
     let scale = values[values.len() - 1] as f64;
     let weights = |exponent: f64| -> Vec<f64> {
-        let logs: Vec<f64> =
-            values.iter().zip(prior).map(|(&value, weight)| weight.ln() - exponent * (value as f64 / scale)).collect();
+        let logs: Vec<f64> = values
+            .iter()
+            .zip(prior)
+            .map(|(&value, weight)| weight.ln() - exponent * (value as f64 / scale))
+            .collect();
         let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         logs.iter().map(|log| (log - most).exp()).collect()
     };
@@ -50,9 +53,11 @@ fn tilted(values: &[u64], prior: &[f64], mean: f64) -> Vec<f64> {
     weights(f64::midpoint(low, high))
 }
 
-/// Moves values to their neighbours until they add up to `sum`, the largest first: of these a step is the smallest part.
+/// Moves values to their neighbours until they add up to `sum`, the largest first: of these a step is the smallest
+/// part.
 fn settle(values: &[u64], counts: &mut [u64], sum: u64) {
-    let now: u128 = values.iter().zip(counts.iter()).map(|(&value, &count)| u128::from(value) * u128::from(count)).sum();
+    let now: u128 =
+        values.iter().zip(counts.iter()).map(|(&value, &count)| u128::from(value) * u128::from(count)).sum();
     let mut off = i128::from(sum) - now as i128;
     loop {
         let before = off;

@@ -35,8 +35,9 @@ pub(super) struct Totals {
 
 impl Totals {
     /// The totals of a row. The numbers of requests and bytes and the duration are as they are told; of the four cells
-    /// that tell reads from writes, which have two unknowns, the largest error is made smallest. Where the row contradicts
-    /// itself by more than the tolerance, the numbers move as well, so that the largest error of all cells is smallest.
+    /// that tell reads from writes, which have two unknowns, the largest error is made smallest. Where the row
+    /// contradicts itself by more than the tolerance, the numbers move as well, so that the largest error of all cells
+    /// is smallest.
     pub fn of(row: &Row) -> Result<Self, SynthError> {
         let plain = Self::as_told(row)?;
         // Half a tenth is left for what the synthesis itself is off.
@@ -44,8 +45,11 @@ impl Totals {
             return Ok(plain);
         }
         let mut best = (plain.error(row), plain.clone());
-        let moved = |number: u64, steps: i64| (number as f64 * (1.0 + STEP * steps as f64)).round().max(1.0) as u64;
-        for (requests, units) in (-STEPS..=STEPS).flat_map(|left| (-STEPS..=STEPS).map(move |right| (left, right))) {
+        let moved =
+            |number: u64, steps: i64| (number as f64 * (1.0 + STEP * steps as f64)).round().max(1.0) as u64;
+        for (requests, units) in
+            (-STEPS..=STEPS).flat_map(|left| (-STEPS..=STEPS).map(move |right| (left, right)))
+        {
             let requests = moved(plain.requests, requests);
             let units = moved(plain.units, units).max(requests);
             let told = [
@@ -71,10 +75,14 @@ impl Totals {
     }
 
     /// The totals with the numbers of requests and bytes, and the duration, that a row tells.
-    pub fn as_told(row: &Row) -> Result<Self, SynthError> {
+    pub(super) fn as_told(row: &Row) -> Result<Self, SynthError> {
         let need = |cell: Cell| {
             let told = row.get(cell).ok_or(SynthError::Missing(cell.name()))?;
-            if (0.0..1e9).contains(&(told / 1e3)) { Ok(told) } else { Err(SynthError::Absurd(cell.name(), told)) }
+            if (0.0..1e9).contains(&(told / 1e3)) {
+                Ok(told)
+            } else {
+                Err(SynthError::Absurd(cell.name(), told))
+            }
         };
         let requests = need(Cell::Requests)?.round() as u64;
         if requests == 0 {
@@ -86,8 +94,8 @@ impl Totals {
         Ok(Self::whole(row, BLOCK_BYTES as u64, (requests, units), split(row, requests, units), duration_ns))
     }
 
-    /// The totals of so many requests and units of `granule` bytes, of which so many are reads, with the shares and means
-    /// of a row.
+    /// The totals of so many requests and units of `granule` bytes, of which so many are reads, with the shares and
+    /// means of a row.
     pub fn whole(
         row: &Row,
         granule: u64,
@@ -99,7 +107,8 @@ impl Totals {
             let told = row.get(cell).unwrap_or(0.0).clamp(0.0, 100.0);
             (told / 100.0 * requests as f64).round() as u64
         };
-        let sum_ns = |cell: Cell| row.get(cell).map(|mean_ms| (mean_ms.max(0.0) * 1e6 * requests as f64) as u64);
+        let sum_ns =
+            |cell: Cell| row.get(cell).map(|mean_ms| (mean_ms.max(0.0) * 1e6 * requests as f64) as u64);
         let max_units = row.get(Cell::Max).map_or(0, |max| (max * KIB / granule as f64).round() as u64);
         Self {
             granule,

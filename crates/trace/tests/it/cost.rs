@@ -9,7 +9,8 @@ const ROUNDS: u64 = 40;
 /// A line of /proc/self/status, in KiB.
 fn status_kib(line: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let value = status.lines().find_map(|text| text.strip_prefix(line)?.split_whitespace().next()?.parse().ok());
+    let value =
+        status.lines().find_map(|text| text.strip_prefix(line)?.split_whitespace().next()?.parse().ok());
     value.unwrap_or(0)
 }
 

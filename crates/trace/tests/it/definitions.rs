@@ -13,7 +13,9 @@ fn requests(seed: u64) -> Vec<Request> {
     let told = dice.roll(4);
     let one = |_| {
         arrival_ns += dice.roll(3) * dice.next().checked_shr(25 + dice.roll(20) as u32).unwrap_or(0);
-        let op = *dice.pick(&[Op::Read, Op::Read, Op::Write, Op::Write, Op::Write, Op::Discard, Op::Flush]).expect("some");
+        let op = *dice
+            .pick(&[Op::Read, Op::Read, Op::Write, Op::Write, Op::Write, Op::Discard, Op::Flush])
+            .expect("some");
         let bytes = if op == Op::Flush { 0 } else { (1 + (dice.next() >> (54 + dice.roll(10)))) * step };
         let offset = if dice.chance(30) { end } else { dice.roll(40) * step + dice.roll(3) * (11 << 40) };
         end = offset + bytes;
@@ -40,7 +42,9 @@ fn transfers(request: &Request) -> bool {
 /// Whether a request need not wait.
 fn no_wait((request, before): &Told<'_>) -> Option<bool> {
     match request.finish_ns {
-        Some(_) => Some(before.iter().all(|other| other.finish_ns.is_none_or(|finish| finish <= request.arrival_ns))),
+        Some(_) => {
+            Some(before.iter().all(|other| other.finish_ns.is_none_or(|finish| finish <= request.arrival_ns)))
+        }
         None => request.waited.map(|waited| !waited),
     }
 }
@@ -59,14 +63,16 @@ fn share(values: &[Option<bool>]) -> Option<f64> {
 /// A cell of the requests `part`, by its definition.
 fn cell(cell: Cell, all: &[&Request], part: &[Told<'_>]) -> Option<f64> {
     let kib = |told: &Told<'_>| told.0.bytes as f64 / 1024.0;
-    let of = |op: Op| part.iter().filter(|told| told.0.op == op).map(|told| Some(kib(told))).collect::<Vec<_>>();
+    let of =
+        |op: Op| part.iter().filter(|told| told.0.op == op).map(|told| Some(kib(told))).collect::<Vec<_>>();
     let (reads, writes) = (of(Op::Read), of(Op::Write));
     let (data, count) = (part.iter().map(kib).sum::<f64>(), part.len() as f64);
     let first = all.iter().map(|request| request.arrival_ns).min()?;
     let last = all.iter().map(|request| request.finish_ns.unwrap_or(request.arrival_ns)).max()?;
     let seconds = (last - first) as f64 / 1e9;
     let each = |value: &dyn Fn(&Told<'_>) -> Option<f64>| mean(&part.iter().map(value).collect::<Vec<_>>());
-    let shares = |value: &dyn Fn(&Told<'_>) -> Option<bool>| share(&part.iter().map(value).collect::<Vec<_>>());
+    let shares =
+        |value: &dyn Fn(&Told<'_>) -> Option<bool>| share(&part.iter().map(value).collect::<Vec<_>>());
     let before = |told: &Told<'_>| told.1.iter().rev().find(|other| transfers(other)).map(|other| **other);
     let value = match cell {
         Cell::Data => Some(data),
@@ -105,7 +111,8 @@ fn compare(what: &str, part: &Part, all: &[&Request], told: &[Told<'_>]) {
         };
         assert!(near, "{what}: {name:?} is {found:?}, not {right:?}");
     }
-    let beside: Vec<&Told<'_>> = told.iter().filter(|told| told.0.op == Op::Read && told.0.finish_ns.is_some()).collect();
+    let beside: Vec<&Told<'_>> =
+        told.iter().filter(|told| told.0.op == Op::Read && told.0.finish_ns.is_some()).collect();
     let under_way = |told: &&&Told<'_>| {
         let writes = told.1.iter().filter(|other| other.op == Op::Write);
         writes.filter_map(|other| other.finish_ns).any(|finish| finish > told.0.arrival_ns)
@@ -131,7 +138,8 @@ fn compare_units(part: &Part, device: &[&Request], told: &[Told<'_>]) {
     assert_eq!(set.not_counted_kib, 4 * beyond);
     for window in &set.windows {
         let number = |told: &Told<'_>| (told.0.arrival_ns - first) / (window.window_s * 1_000_000_000);
-        let pairs = told.iter().flat_map(|told| units(told).filter(counted).map(move |unit| (number(told), unit)));
+        let pairs =
+            told.iter().flat_map(|told| units(told).filter(counted).map(move |unit| (number(told), unit)));
         let pairs: HashSet<(u64, u64)> = pairs.collect();
         let windows = (last - first) / (window.window_s * 1_000_000_000) + 1;
         let of_window = |number| pairs.iter().filter(|pair| pair.0 == number).count() as u64;
@@ -149,7 +157,8 @@ fn every_number_follows_from_its_definition() {
         let mut analysis = Analysis::default();
         requests.iter().for_each(|request| analysis.push(request));
         let summary = analysis.finish();
-        let device = |at: usize| requests[..at].iter().filter(|other| other.device == requests[at].device).collect();
+        let device =
+            |at: usize| requests[..at].iter().filter(|other| other.device == requests[at].device).collect();
         let told: Vec<Told<'_>> = (0..requests.len()).map(|at| (&requests[at], device(at))).collect();
         let transfers = |which: &dyn Fn(&Request) -> bool| -> Vec<Told<'_>> {
             told.iter().filter(|told| transfers(told.0) && which(told.0)).cloned().collect()
@@ -159,12 +168,14 @@ fn every_number_follows_from_its_definition() {
         };
         compare(&format!("seed {seed}"), &summary.all, &all(&|_| true), &transfers(&|_| true));
         for number in 0..3 {
-            let (what, of) = (format!("seed {seed}, device {number}"), |request: &Request| request.device == number);
+            let (what, of) =
+                (format!("seed {seed}, device {number}"), |request: &Request| request.device == number);
             compare(&what, &summary.devices[number as usize], &all(&of), &transfers(&of));
             compare_units(&summary.devices[number as usize], &all(&of), &transfers(&of));
         }
         for number in 1..3 {
-            let (what, of) = (format!("seed {seed}, process {number}"), |request: &Request| request.process == number);
+            let (what, of) =
+                (format!("seed {seed}, process {number}"), |request: &Request| request.process == number);
             compare(&what, &summary.processes[number as usize - 1], &all(&of), &transfers(&of));
         }
     }
@@ -179,7 +190,8 @@ fn extreme_requests_are_counted() {
     for number in 0..4_000 {
         let arrival_ns = *dice.pick(&times).expect("there are some");
         let bytes = *dice.pick(&[1, 511, 4096, 1 << 20]).expect("there are some");
-        let offset = *dice.pick(&[0, 1, 1 << 44, (1 << 56) - (1 << 20)]).expect("there are some") + 4096 * dice.roll(3);
+        let offset = *dice.pick(&[0, 1, 1 << 44, (1 << 56) - (1 << 20)]).expect("there are some")
+            + 4096 * dice.roll(3);
         let request = Request {
             device: *dice.pick(&[0, 7, 65_535, 65_536, u32::MAX]).expect("there are some"),
             process: *dice.pick(&[0, 4_095, 4_096, u32::MAX]).expect("there are some"),

@@ -126,7 +126,10 @@ fn rate_and_footprint_are_scaled() {
     let part = analysed(synthesised(&model, 1).into_iter());
     let near = |cell: Cell, factor: f64| {
         let (told, found) = (row.get(cell).expect("told"), part.row.get(cell).expect("known"));
-        assert!((found / (told * factor) - 1.0).abs() < TOLERANCE, "{cell:?}: {found}, not {factor} times {told}");
+        assert!(
+            (found / (told * factor) - 1.0).abs() < TOLERANCE,
+            "{cell:?}: {found}, not {factor} times {told}"
+        );
     };
     near(Cell::Arrival, 10.0);
     near(Cell::Access, 10.0);
@@ -147,11 +150,18 @@ fn check_like(what: &str, requests: Vec<Request>) {
     let model = Model::like(&part).expect("there are requests");
     for seed in 0..3 {
         let found = analysed(synthesised(&model, seed).into_iter());
-        let missed: Vec<_> =
-            part.row.missed_by(&found.row, TOLERANCE).into_iter().filter(|missed| missed.0 < Cell::SinglePage).collect();
+        let missed: Vec<_> = part
+            .row
+            .missed_by(&found.row, TOLERANCE)
+            .into_iter()
+            .filter(|missed| missed.0 < Cell::SinglePage)
+            .collect();
         assert!(missed.is_empty(), "{what}, seed {seed}: {missed:?}");
         for (told, found) in part.sizes.iter().zip(&found.sizes) {
-            assert!(told.reads.abs_diff(found.reads) <= 1 && told.writes.abs_diff(found.writes) <= 1, "{what}");
+            assert!(
+                told.reads.abs_diff(found.reads) <= 1 && told.writes.abs_diff(found.writes) <= 1,
+                "{what}"
+            );
         }
         for limit_ms in [1.0, 4.0, 16.0, 64.0] {
             let off = (up_to(&part.gaps, limit_ms) - up_to(&found.gaps, limit_ms)).abs();
