@@ -1,7 +1,7 @@
 //! Measurements: loads on a device, the kernel's paths beside it, and the papers' experiments.
 //!
 //! In: a [`Load`] and a handle, or an experiment's name. Out: a [`Report`], an [`Outcome`] and a page of charts.
-//! Neighbours: `stack` below; the command line and the benchmarks above.
+//! Neighbours: `stack` and `chart` below; the command line and the benchmarks above.
 //! Invariants: the measured loop neither allocates nor writes anywhere but into its own memory; a rival runs in
 //! the same process and run, alternating with us, on the same kind of medium; whatever was mounted or made is
 //! undone.
@@ -11,7 +11,6 @@
 pub mod cache_policies;
 mod cell;
 pub mod cgroup;
-pub mod chart;
 pub mod duel;
 mod error;
 pub mod experiment;

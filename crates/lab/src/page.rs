@@ -1,9 +1,9 @@
 //! All results on one page.
 
 use crate::cell::{Cell, summary};
-use crate::chart::{Bar, bars, document, escaped};
 use crate::duel::Series;
 use crate::outcome::{Outcome, sides};
+use nvmed_chart::{Row, document, escaped, rows, short};
 use std::fmt::Write;
 
 /// A page of its own: the table paper, measured, ratio; then each experiment's charts, method and limits.
@@ -11,12 +11,12 @@ use std::fmt::Write;
 pub fn page(outcomes: &[Outcome]) -> String {
     let machine = outcomes.first().map_or("", |first| first.machine.as_str());
     let mut body = format!(
-        "<p class=\"note\">{}</p>\n<table><tr><th>experiment</th><th>paper</th><th>measured (medians)</th>\
+        "<p class=\"note\">{}</p>\n<div class=\"scroll\" tabindex=\"0\"><table><tr><th>experiment</th><th>paper</th><th>measured (medians)</th>\
          <th>ratio</th><th>goal</th></tr>\n",
         escaped(machine)
     );
     outcomes.iter().for_each(|outcome| body += &row(outcome));
-    body += "</table>\n";
+    body += "</table></div>\n";
     outcomes.iter().for_each(|outcome| body += &section(outcome));
     document("nvmed lab: the papers' figures, run again", &body)
 }
@@ -70,15 +70,16 @@ fn section(outcome: &Outcome) -> String {
 }
 
 fn chart(series: &Series) -> String {
-    let bar = |of: &crate::duel::Measured, ours: bool| Bar {
+    let row = |of: &crate::duel::Measured, ours: bool| Row {
         name: if ours { "ours".to_owned() } else { of.name.clone() },
-        value: of.runs.median(),
-        range: of.runs.range(),
-        ours,
+        parts: vec![of.runs.median()],
+        range: Some(of.runs.range()),
+        muted: !ours,
     };
-    let mut all = vec![bar(&series.ours, true)];
-    all.extend(series.rivals.iter().map(|rival| bar(rival, false)));
-    bars(&format!("{}: median, smallest to largest round", series.label), &series.unit, &all)
+    let mut all = vec![row(&series.ours, true)];
+    all.extend(series.rivals.iter().map(|rival| row(rival, false)));
+    let figure = |value| format!("{} {}", short(value), series.unit);
+    rows(&format!("{}: median, smallest to largest round", series.label), &figure, &[], &all)
 }
 
 /// Cells by row and column, ours above the paper's; nothing where there are none.

@@ -1,7 +1,7 @@
 //! What a load did: figures, JSON, and a page.
 
-use crate::chart::{Axis, curve, document, escaped, short, time};
 use crate::histogram::Histogram;
+use nvmed_chart::{Axis, Line, Shape, Unit, document, escaped, lines, time};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -181,10 +181,9 @@ impl Report {
             escaped(&self.machine),
             escaped(&self.text())
         );
-        let seconds = Axis { name: "seconds", text: short, logarithmic: false, steps: 5 };
-        let rate = Axis { name: "IOPS", text: short, logarithmic: false, steps: 5 };
-        let points: Vec<(f64, f64)> = self.ticks.iter().map(|tick| (tick.at_s, tick.iops)).collect();
-        body += &curve("Requests a second over time", seconds, rate, &points, false);
+        let points = self.ticks.iter().map(|tick| (tick.at_s * 1e9, tick.iops)).collect();
+        let (at, rate) = (Axis::linear("time", Unit::Time), Axis::linear("IOPS", Unit::Count));
+        body += &curve("Requests a second over time", at, rate, points, Shape::Line);
         if let Some(latency) = &self.latency {
             body += &latency_charts(latency);
         }
@@ -192,9 +191,14 @@ impl Report {
     }
 }
 
+/// A chart of one line.
+fn curve(title: &str, x: Axis<'_>, y: Axis<'_>, points: Vec<(f64, f64)>, shape: Shape) -> String {
+    lines(title, x, y, &[Line { name: y.name, points, shape }])
+}
+
 /// The histogram, coarse enough to read, and the percentiles.
 fn latency_charts(latency: &Histogram) -> String {
-    let axis = Axis { name: "latency", text: time, logarithmic: true, steps: 5 };
+    let axis = Axis::log("latency", Unit::Time);
     // Eighths of a doubling: an eighth of the counted resolution is plenty for the eye.
     let mut coarse: BTreeMap<i64, u64> = BTreeMap::new();
     for (ns, count) in latency.buckets() {
@@ -203,22 +207,15 @@ fn latency_charts(latency: &Histogram) -> String {
     let (first, last) = (coarse.keys().next().copied(), coarse.keys().next_back().copied());
     let bins = first.unwrap_or(0) - 1..=last.unwrap_or(0) + 1;
     let height = |bin: i64| coarse.get(&bin).copied().unwrap_or(0) as f64;
-    let coarse: Vec<(f64, f64)> = bins.map(|bin| ((bin as f64 / 8.0).exp2(), height(bin))).collect();
-    let requests = Axis { name: "requests", text: short, logarithmic: true, steps: 5 };
-    let histogram = curve("Latency histogram", axis, requests, &coarse, true);
+    let coarse = bins.map(|bin| ((bin as f64 / 8.0).exp2(), height(bin))).collect();
+    let histogram = curve("Latency histogram", axis, Axis::log("requests", Unit::Count), coarse, Shape::Area);
     // Nines: 0 is all, 1 is p90, 2 is p99, 4 is p99.99.
-    let nines: Vec<(f64, f64)> = (0..=80)
+    let nines = (0..=80)
         .map(|step| f64::from(step) / 20.0)
         .map(|nines| (nines, latency.percentile_ns(100.0 * (1.0 - 10f64.powf(-nines))).max(1) as f64))
         .collect();
-    let percent = Axis { name: "percentile", text: percentile, logarithmic: false, steps: 4 };
-    let scale = Axis { name: "latency", text: time, logarithmic: true, steps: 5 };
-    histogram + &curve("Latency by percentile", percent, scale, &nines, false)
-}
-
-/// Nines as the percentile that they are.
-fn percentile(nines: f64) -> String {
-    format!("p{:.*}", (nines - 1.0).ceil().max(0.0) as usize, 100.0 * (1.0 - 10f64.powf(-nines)))
+    histogram
+        + &curve("Latency by percentile", Axis::linear("percentile", Unit::Nines), axis, nines, Shape::Line)
 }
 
 #[cfg(test)]

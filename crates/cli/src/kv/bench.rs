@@ -4,10 +4,10 @@ use crate::failure::{Failure, Status};
 use crate::kv::arguments::Bench;
 use crate::kv::store::{Opened, StoreSpec};
 use crate::output::Output;
+use nvmed_chart::time;
 use nvmed_dice::mix;
 use nvmed_kv::{Barrier, Batch, Options};
 use nvmed_lab::Time;
-use nvmed_lab::chart::time;
 use nvmed_lab::histogram::{Counters, Histogram};
 use serde_json::{Value, json};
 

@@ -1,0 +1,95 @@
+//! What all charts with two axes have in common: title, keys, labels, and the plot.
+
+use crate::axis::Span;
+use crate::page::escaped;
+use std::fmt::Write;
+
+/// A plot's width and height in its own units. It is stretched to the room that the page has.
+pub(crate) const SIDE: f64 = 1000.0;
+/// Colours in `page.css`; later series have them again, dashed.
+const COLOURS: usize = 8;
+
+/// The horizontal axis.
+pub(crate) enum Along<'a> {
+    /// Values.
+    Values(Span<'a>),
+    /// Slots of one width, by name.
+    Slots { name: &'a str, slots: &'a [String] },
+}
+
+/// A chart without what is drawn on it.
+pub(crate) struct Frame<'a> {
+    pub title: &'a str,
+    /// Names of the series, for their keys; a single one has none.
+    pub series: &'a [&'a str],
+    pub x: Along<'a>,
+    pub y: Span<'a>,
+}
+
+/// The class that gives a series its colour.
+pub(crate) fn colour(index: usize) -> String {
+    match index / COLOURS {
+        0 => format!("s{index}"),
+        round => format!("s{} dash{}", index % COLOURS, round.min(2)),
+    }
+}
+
+/// The series' names beside their colours.
+pub(crate) fn keys(series: &[&str]) -> String {
+    if series.len() < 2 {
+        return String::new();
+    }
+    let key = |(index, name): (usize, &&str)| {
+        format!("<span class=\"key {}\" data-series=\"{index}\">{}</span>", colour(index), escaped(name))
+    };
+    format!("<div class=\"keys\">{}</div>", series.iter().enumerate().map(key).collect::<String>())
+}
+
+impl Frame<'_> {
+    /// The chart, with SVG `marks` in a square of [`SIDE`], and what stands below it.
+    pub(crate) fn around(&self, marks: &str, below: &str) -> String {
+        let title = escaped(self.title);
+        let mut grid = String::new();
+        let mut heights = String::new();
+        for (value, text) in self.y.marks() {
+            let place = self.y.place(value);
+            let y = SIDE * (1.0 - place);
+            let _ = write!(grid, "<path class=\"grid\" d=\"M0 {y:.1}H{SIDE}\"/>");
+            let _ = write!(heights, "<span style=\"bottom:{:.2}%\">{}</span>", place * 100.0, escaped(&text));
+        }
+        let (kind, name, labels) = self.x.parts();
+        format!(
+            "<figure class=\"chart\" data-x=\"{kind}\" data-y=\"{}\"><figcaption>{title}</figcaption>{}\
+             <p class=\"y-name\">{}</p><div class=\"frame\"><div class=\"y\">{heights}</div>\
+             <svg class=\"plot\" viewBox=\"0 0 {SIDE} {SIDE}\" preserveAspectRatio=\"none\" role=\"img\" \
+             aria-label=\"{title}\">{grid}{marks}</svg><div class=\"x\">{labels}</div></div>\
+             <p class=\"x-name\">{}</p>{below}</figure>\n",
+            self.y.data(),
+            keys(self.series),
+            escaped(self.y.axis.name),
+            escaped(name),
+        )
+    }
+}
+
+impl Along<'_> {
+    /// What `chart.js` must know of it, its name, and its labels.
+    fn parts(&self) -> (String, &str, String) {
+        let label = |(place, text): (f64, &str)| {
+            format!("<span style=\"left:{:.2}%\">{}</span>", place * 100.0, escaped(text))
+        };
+        match self {
+            Self::Values(span) => {
+                let marks = span.marks();
+                let labels = marks.iter().map(|(value, text)| label((span.place(*value), text))).collect();
+                (span.data(), span.axis.name, labels)
+            }
+            Self::Slots { name, slots } => {
+                let middle = |index: usize| (index as f64 + 0.5) / slots.len() as f64;
+                let labels =
+                    slots.iter().enumerate().map(|(index, text)| label((middle(index), text))).collect();
+                (format!("slots {}", slots.len()), name, labels)
+            }
+        }
+    }
+}
