@@ -20,6 +20,7 @@ mod source;
 mod summary;
 mod synth;
 mod table;
+mod timeline;
 
 pub use analysis::{Analysis, Burstiness, HitRatio, ReuseDistances, WindowSet, WorkingSet};
 pub use characteristics::{Characteristic, Claim, Verdict};
@@ -33,3 +34,4 @@ pub use source::{Options, Source, TraceError, text_of_calls};
 pub use summary::{Interference, Part, SizeClass, Summary, TimeClass, Waiting};
 pub use synth::{Model, SynthError, Synthesis};
 pub use table::{characteristics, remarks, table};
+pub use timeline::{OffsetMap, Rate, Timeline};
