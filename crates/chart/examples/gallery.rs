@@ -10,7 +10,8 @@ fn main() {
 
 /// The page. Its names are such as must be escaped.
 pub fn page() -> String {
-    let charts = [throughput(), sizes(), latencies(), rate(), offsets(), percentiles(), parts(), rivals()];
+    let charts =
+        [throughput(), sizes(), latencies(), rate(), offsets(), percentiles(), parts(), shares(), rivals()];
     let wide: Vec<String> = (0..24).map(|column| format!("column {column}")).collect();
     let wide: Vec<&str> = wide.iter().map(String::as_str).collect();
     let cells = wide.iter().map(|name| (*name).to_owned()).collect();
@@ -98,6 +99,19 @@ fn parts() -> String {
     };
     let all: Vec<Row> = (0..12).map(row).collect();
     rows("Service and waiting", &|value| format!("{} ms", short(value)), &["service", "waiting"], &all)
+}
+
+fn shares() -> String {
+    let slots: Vec<String> =
+        (2..=9).map(|power| format!("up to {} KiB", 1 << power)).chain(["more".to_owned()]).collect();
+    let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
+    let row = |index: usize| {
+        let share = |slot: usize| f64::from((slot * 7 + index * 5) as u32 % 11 + 1);
+        let whole: f64 = (0..9).map(share).sum();
+        Row::new(&format!("trace {index}"), (0..9).map(|slot| share(slot) * 100.0 / whole).collect())
+    };
+    let all: Vec<Row> = (0..10).map(row).collect();
+    rows("Request sizes of many traces", &|value| Unit::Percent.text(value), &slots, &all)
 }
 
 fn rivals() -> String {

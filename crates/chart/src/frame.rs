@@ -34,15 +34,33 @@ pub(crate) fn colour(index: usize) -> String {
     }
 }
 
+/// The style that gives a part of a whole its shade, where there are more parts than colours.
+pub(crate) fn shade(index: usize, parts: usize) -> Option<String> {
+    const PALEST: f64 = 12.0;
+    let percent = PALEST + (100.0 - PALEST) * index as f64 / parts.saturating_sub(1).max(1) as f64;
+    (parts > COLOURS)
+        .then(|| format!(" style=\"--own: color-mix(in srgb, var(--heat) {percent:.0}%, var(--paper))\""))
+}
+
 /// The series' names beside their colours.
 pub(crate) fn keys(series: &[&str]) -> String {
-    if series.len() < 2 {
+    key_list(series, |_| String::new())
+}
+
+/// The same for parts of a whole, which have shades where they are many.
+pub(crate) fn part_keys(parts: &[&str]) -> String {
+    key_list(parts, |index| shade(index, parts.len()).unwrap_or_default())
+}
+
+fn key_list(names: &[&str], style: impl Fn(usize) -> String) -> String {
+    if names.len() < 2 {
         return String::new();
     }
     let key = |(index, name): (usize, &&str)| {
-        format!("<span class=\"key {}\" data-series=\"{index}\">{}</span>", colour(index), escaped(name))
+        let (class, style) = (colour(index), style(index));
+        format!("<span class=\"key {class}\"{style} data-series=\"{index}\">{}</span>", escaped(name))
     };
-    format!("<div class=\"keys\">{}</div>", series.iter().enumerate().map(key).collect::<String>())
+    format!("<div class=\"keys\">{}</div>", names.iter().enumerate().map(key).collect::<String>())
 }
 
 impl Frame<'_> {

@@ -1,6 +1,6 @@
 //! Rows: bars from the left, one below the other, each with its name and its figure.
 
-use crate::frame::{colour, keys};
+use crate::frame::{colour, part_keys, shade};
 use crate::page::{escaped, table};
 use std::fmt::Write;
 
@@ -41,7 +41,7 @@ pub fn rows(title: &str, text: &dyn Fn(f64) -> String, parts: &[&str], rows: &[R
     let mut out = format!(
         "<figure class=\"chart\"><figcaption>{}</figcaption>{}<div class=\"rows\">",
         escaped(title),
-        keys(parts)
+        part_keys(parts)
     );
     for row in rows {
         let _ = write!(
@@ -79,10 +79,11 @@ fn bar(row: &Row, most: f64, text: &dyn Fn(f64) -> String, parts: &[&str]) -> St
     let mut left = 0.0;
     for (index, part) in row.sound().enumerate() {
         let class = if row.muted { "muted".to_owned() } else { colour(index) };
+        let style = shade(index, parts.len()).filter(|_| !row.muted).unwrap_or_default();
         let name = parts.get(index).map_or(String::new(), |name| format!("{name}: "));
         let _ = write!(
             out,
-            "<g class=\"series {class}\" data-series=\"{index}\"><rect class=\"area\" x=\"{:.2}%\" width=\"{:.2}%\" \
+            "<g class=\"series {class}\"{style} data-series=\"{index}\"><rect class=\"area\" x=\"{:.2}%\" width=\"{:.2}%\" \
              height=\"100%\"><title>{}</title></rect></g>",
             percent(left),
             percent(part),
@@ -116,6 +117,16 @@ mod tests {
         ] {
             assert!(chart.contains(part), "no {part}: {chart}");
         }
+    }
+
+    #[test]
+    fn many_parts_have_shades() {
+        let names: Vec<String> = (0..9).map(|part| part.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let chart = rows("t", &short, &names, &[Row::new("x", vec![1.0; 9])]);
+        assert_eq!(chart.matches("color-mix(in srgb, var(--heat) 100%").count(), 2);
+        assert_eq!(chart.matches("color-mix").count(), 18);
+        assert!(!rows("t", &short, &names[1..], &[Row::new("x", vec![1.0; 8])]).contains("color-mix"));
     }
 
     #[test]
