@@ -18,7 +18,8 @@ pub struct Columns<'a> {
     pub values: Vec<f64>,
 }
 
-/// Columns in `slots` of an axis with a name, such as the buckets of distributions. Nothing, if there is no slot.
+/// Columns in `slots` of an axis with a name, such as the classes of a distribution: some ten of them, whose names are
+/// short, fit beside each other. A series without a value leaves its colour to nobody. Nothing, if there is no slot.
 #[must_use]
 pub fn columns(title: &str, x: &str, slots: &[String], y: Axis<'_>, series: &[Columns<'_>]) -> String {
     if slots.is_empty() || series.is_empty() {
@@ -31,10 +32,13 @@ pub fn columns(title: &str, x: &str, slots: &[String], y: Axis<'_>, series: &[Co
         series.iter().map(|of| (0..slots.len()).map(|slot| value(of, slot)).collect()).collect();
     let up = Span::up(y, kept.iter().flatten().copied().filter(|value| value.is_finite()));
     let width = SIDE / slots.len() as f64;
-    let each = width * (1.0 - GAP) / series.len() as f64;
+    let told: Vec<usize> =
+        (0..series.len()).filter(|&of| kept[of].iter().any(|value| value.is_finite())).collect();
+    let each = width * (1.0 - GAP) / told.len().max(1) as f64;
     let base = SIDE * (1.0 - up.base());
     let mut marks = String::new();
-    for (index, (of, values)) in series.iter().zip(&kept).enumerate() {
+    for (at, &index) in told.iter().enumerate() {
+        let (of, values) = (&series[index], &kept[index]);
         let _ = write!(
             marks,
             "<g class=\"series {}\" data-series=\"{index}\" data-name=\"{}\" data-y=\"{}\">",
@@ -43,7 +47,7 @@ pub fn columns(title: &str, x: &str, slots: &[String], y: Axis<'_>, series: &[Co
             numbers(values.iter().copied())
         );
         for (slot, value) in values.iter().enumerate().filter(|(_, value)| value.is_finite()) {
-            let left = width * (slot as f64 + GAP / 2.0) + each * index as f64;
+            let left = width * (slot as f64 + GAP / 2.0) + each * at as f64;
             let top = SIDE * (1.0 - up.place(*value));
             let (top, height) = (top.min(base), (top - base).abs());
             let _ = write!(
@@ -53,10 +57,11 @@ pub fn columns(title: &str, x: &str, slots: &[String], y: Axis<'_>, series: &[Co
         }
         marks += "</g>";
     }
-    let names: Vec<&str> = series.iter().map(|of| of.name).collect();
-    let head: Vec<&str> = std::iter::once(x).chain(names.iter().copied()).collect();
+    let names: Vec<Option<&str>> =
+        series.iter().enumerate().map(|(index, of)| told.contains(&index).then_some(of.name)).collect();
+    let head: Vec<&str> = std::iter::once(x).chain(names.iter().flatten().copied()).collect();
     let row = |(slot, name): (usize, &String)| {
-        std::iter::once(name.clone()).chain(kept.iter().map(|values| y.unit.text(values[slot]))).collect()
+        std::iter::once(name.clone()).chain(told.iter().map(|&of| y.unit.text(kept[of][slot]))).collect()
     };
     let values = format!(
         "<details><summary>Values</summary>{}</details>",
@@ -90,6 +95,12 @@ mod tests {
             assert!(chart.contains(part), "no {part}: {chart}");
         }
         assert_eq!(chart.matches("<rect").count(), 3);
+        let gone = [Columns { name: "gone", values: vec![] }, series[0].clone()];
+        let chart = columns("t", "KiB", &slots, Axis::linear("requests", Unit::Percent), &gone);
+        assert!(
+            !chart.contains("gone") && chart.contains("s1") && chart.contains("width=\"400.00\""),
+            "{chart}"
+        );
         assert_eq!(columns("t", "KiB", &[], Axis::linear("requests", Unit::Percent), &series), "");
     }
 }

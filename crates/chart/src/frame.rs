@@ -20,8 +20,8 @@ pub(crate) enum Along<'a> {
 /// A chart without what is drawn on it.
 pub(crate) struct Frame<'a> {
     pub title: &'a str,
-    /// Names of the series, for their keys; a single one has none.
-    pub series: &'a [&'a str],
+    /// Names of the series, for their keys; a single one has none. One without values has no key, but keeps its colour.
+    pub series: &'a [Option<&'a str>],
     pub x: Along<'a>,
     pub y: Span<'a>,
 }
@@ -43,24 +43,26 @@ pub(crate) fn shade(index: usize, parts: usize) -> Option<String> {
 }
 
 /// The series' names beside their colours.
-pub(crate) fn keys(series: &[&str]) -> String {
+fn keys(series: &[Option<&str>]) -> String {
     key_list(series, |_| String::new())
 }
 
 /// The same for parts of a whole, which have shades where they are many.
 pub(crate) fn part_keys(parts: &[&str]) -> String {
-    key_list(parts, |index| shade(index, parts.len()).unwrap_or_default())
+    let named: Vec<Option<&str>> = parts.iter().copied().map(Some).collect();
+    key_list(&named, |index| shade(index, parts.len()).unwrap_or_default())
 }
 
-fn key_list(names: &[&str], style: impl Fn(usize) -> String) -> String {
+fn key_list(names: &[Option<&str>], style: impl Fn(usize) -> String) -> String {
     if names.len() < 2 {
         return String::new();
     }
-    let key = |(index, name): (usize, &&str)| {
+    let key = |(index, name): (usize, &Option<&str>)| {
+        let name = (*name)?;
         let (class, style) = (colour(index), style(index));
-        format!("<span class=\"key {class}\"{style} data-series=\"{index}\">{}</span>", escaped(name))
+        Some(format!("<span class=\"key {class}\"{style} data-series=\"{index}\">{}</span>", escaped(name)))
     };
-    format!("<div class=\"keys\">{}</div>", names.iter().enumerate().map(key).collect::<String>())
+    format!("<div class=\"keys\">{}</div>", names.iter().enumerate().filter_map(key).collect::<String>())
 }
 
 impl Frame<'_> {

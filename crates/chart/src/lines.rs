@@ -39,7 +39,7 @@ impl Line<'_> {
     }
 }
 
-/// Lines on two axes of values. Nothing, if there is no point.
+/// Lines on two axes of values; one without a point leaves its colour to nobody. Nothing, if there is no point at all.
 #[must_use]
 pub fn lines(title: &str, x: Axis<'_>, y: Axis<'_>, lines: &[Line<'_>]) -> String {
     let kept: Vec<Vec<(f64, f64)>> = lines.iter().map(|line| line.kept(x, y)).collect();
@@ -50,7 +50,8 @@ pub fn lines(title: &str, x: Axis<'_>, y: Axis<'_>, lines: &[Line<'_>]) -> Strin
     let across = Span::along(x, all().map(|point| point.0));
     let up = Span::up(y, all().map(|point| point.1));
     let mut marks = String::new();
-    for (index, (line, points)) in lines.iter().zip(&kept).enumerate() {
+    let told = lines.iter().zip(&kept).enumerate().filter(|(_, (_, points))| !points.is_empty());
+    for (index, (line, points)) in told {
         let _ = write!(
             marks,
             "<g class=\"series {}\" data-series=\"{index}\" data-name=\"{}\" data-x=\"{}\" data-y=\"{}\">{}</g>",
@@ -61,7 +62,9 @@ pub fn lines(title: &str, x: Axis<'_>, y: Axis<'_>, lines: &[Line<'_>]) -> Strin
             path(line.shape, points, &across, &up)
         );
     }
-    let names: Vec<&str> = lines.iter().map(|line| line.name).collect();
+    let all = lines.iter().zip(&kept);
+    let names: Vec<Option<&str>> =
+        all.map(|(line, points)| (!points.is_empty()).then_some(line.name)).collect();
     Frame { title, series: &names, x: Along::Values(across), y: up }.around(&marks, "")
 }
 

@@ -5,9 +5,10 @@ addEventListener("load", () => {
   let plots = 0, width = 0;
   const check = (sound, fault) => { if (!sound) faults.push(`at ${width} px ${fault}`); };
   const shown = figure => figure.querySelector("figcaption").textContent;
-  // Rust and JavaScript round the last digit of a place in their own ways.
-  const labels = figure => Array.from(figure.querySelectorAll(".x span"),
-    span => parseFloat(span.style.left).toFixed(1) + "%: " + span.textContent).join(", ");
+  const marks = figure => Array.from(figure.querySelectorAll(".x span"), span => [span.textContent, parseFloat(span.style.left)]);
+  // Rust and JavaScript write a place with their own numbers of digits.
+  const same = (one, other) => one.length === other.length
+    && one.every(([text, place], at) => text === other[at][0] && Math.abs(place - other[at][1]) < 0.1);
 
   const lookAtLabels = (figure, page) => {
     const boxes = Array.from(figure.querySelectorAll(".x span"), span => span.getBoundingClientRect());
@@ -24,7 +25,7 @@ addEventListener("load", () => {
     svg.dispatchEvent(new svg.ownerDocument.defaultView.PointerEvent(type, at));
   };
   const lookAtPlot = (figure, svg, page) => {
-    const title = shown(figure), before = labels(figure), tip = figure.querySelector(".tip");
+    const title = shown(figure), before = marks(figure), tip = figure.querySelector(".tip");
     // A pointer that is made up cannot be captured.
     svg.setPointerCapture = () => {};
     press(svg, "ArrowRight");
@@ -38,13 +39,13 @@ addEventListener("load", () => {
     point(svg, "pointerup", 0.75);
     const view = svg.getAttribute("viewBox").split(" ").map(Number);
     check(Math.abs(view[0] - 250) < 3 && Math.abs(view[2] - 500) < 3, `${title} is zoomed to ${view}`);
-    check(labels(figure) !== before && figure.querySelector(".x span"), `${title} keeps its labels when zoomed`);
+    check(!same(marks(figure), before) && marks(figure).length, `${title} keeps its labels when zoomed`);
     svg.dispatchEvent(new page.defaultView.MouseEvent("dblclick"));
     press(svg, "+");
     press(svg, "Escape");
     check(svg.getAttribute("viewBox") === "0 0 1000 1000", `${title} stays zoomed`);
     // The script must write marks and texts as the page has them.
-    check(labels(figure) === before, `${title} is marked ${labels(figure)} after zooming, and not ${before}`);
+    check(same(marks(figure), before), `${title} is marked ${marks(figure)} after zooming, and not ${before}`);
   };
   const lookAtKeys = figure => {
     for (const key of figure.querySelectorAll(".key")) {
@@ -60,6 +61,7 @@ addEventListener("load", () => {
     const page = frame.contentDocument, root = page.documentElement;
     width = frame.width;
     frame.contentWindow.addEventListener("error", event => check(false, event.message));
+    for (const closed of page.querySelectorAll("details")) closed.open = true;
     check(root.scrollWidth <= root.clientWidth, `the page is ${root.scrollWidth} px wide`);
     for (const figure of page.querySelectorAll("figure.chart")) {
       lookAtLabels(figure, page);

@@ -6,9 +6,6 @@ mod browser;
 mod gallery;
 mod markup;
 
-/// Charts of the gallery with two axes.
-const PLOTS: u32 = 6;
-
 #[test]
 fn every_tag_is_closed_and_nothing_comes_from_elsewhere() {
     let page = gallery::page();
@@ -34,7 +31,7 @@ fn what_is_wrong_with_a_page_is_seen() {
 
 #[test]
 fn the_charts_answer_and_nothing_is_cut_at_any_width() {
-    if let Some(faults) = browser::faults("chart-gallery", &gallery::page(), PLOTS) {
+    if let Some(faults) = browser::faults("chart-gallery", &gallery::page()) {
         assert_eq!(faults, Vec::<String>::new());
     }
 }
@@ -42,7 +39,7 @@ fn the_charts_answer_and_nothing_is_cut_at_any_width() {
 #[test]
 fn a_page_that_is_too_wide_is_seen_by_the_browser() {
     let page = gallery::page().replace("<h1>", "<div style=\"width: 1700px\">wide</div><h1>");
-    if let Some(faults) = browser::faults("chart-wide", &page, PLOTS) {
+    if let Some(faults) = browser::faults("chart-wide", &page) {
         assert!(faults.len() == 3 && faults.iter().all(|fault| fault.contains("is 1")), "{faults:?}");
     }
 }
