@@ -27,6 +27,20 @@ pub enum Verdict {
     NotTold,
 }
 
+impl Verdict {
+    /// What it says to people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::Open => "open, by rounding",
+            Self::HoldsInPart => "holds in part",
+            Self::Fails => "fails",
+            Self::NotTold => "not told",
+        }
+    }
+}
+
 /// One number of a characteristic, and what the rows have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Claim {

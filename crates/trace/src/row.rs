@@ -108,7 +108,8 @@ impl Cell {
     }
 
     /// Its name in a table for people.
-    pub(crate) fn title(self) -> &'static str {
+    #[must_use]
+    pub fn title(self) -> &'static str {
         NAMES[self as usize].1
     }
 }

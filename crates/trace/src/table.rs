@@ -1,7 +1,7 @@
 //! Summaries as a table for people, side by side.
 
 use crate::row::Cell;
-use crate::{Characteristic, Part, Summary, TimeClass, Verdict};
+use crate::{Characteristic, Part, Summary, TimeClass};
 use std::fmt::Write as _;
 
 /// Limits of the distributions in a table, in ms: those of Figures 5 and 6.
@@ -175,14 +175,14 @@ pub fn characteristics(all: &[Characteristic]) -> String {
     let mut text = String::new();
     for characteristic in all {
         let (which, says) = (characteristic.number, characteristic.says);
-        let _ = writeln!(text, "Characteristic {which}, {says}: {}", verdict(characteristic.verdict));
+        let _ = writeln!(text, "Characteristic {which}, {says}: {}", characteristic.verdict.words());
         for claim in &characteristic.claims {
             let (found, told, said) = (claim.found, claim.told, claim.said_of_18);
             let _ = write!(text, "  {}: {} of {told} (the paper: {said} of 18)", claim.says, found);
             if let Some((least, most)) = claim.range {
                 let _ = write!(text, ", {} to {}", number(least), number(most));
             }
-            let _ = write!(text, ": {}", verdict(claim.verdict));
+            let _ = write!(text, ": {}", claim.verdict.words());
             for (what, names) in [("; not", &claim.exceptions), ("; at the limit", &claim.at_limit)] {
                 if !names.is_empty() {
                     let _ = write!(text, "{what} {}", names.join(", "));
@@ -195,16 +195,6 @@ pub fn characteristics(all: &[Characteristic]) -> String {
         }
     }
     text
-}
-
-fn verdict(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Holds => "holds",
-        Verdict::Open => "open, by rounding",
-        Verdict::HoldsInPart => "holds in part",
-        Verdict::Fails => "fails",
-        Verdict::NotTold => "not told",
-    }
 }
 
 #[cfg(test)]
