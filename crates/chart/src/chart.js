@@ -107,6 +107,7 @@
     constructor(figure, svg) {
       Object.assign(this, { figure, svg, from: 0, to: 1, at: null, row: 0 });
       this.labels = figure.querySelector(".x");
+      this.name = figure.querySelector(".x-name").textContent;
       const slots = figure.dataset.x.match(/^slots (\d+)$/);
       this.slots = slots && Array.from(this.labels.children, label => label.textContent);
       this.x = slots ? null : new Axis(figure.dataset.x);
@@ -141,14 +142,14 @@
         const other = series.x[index] === x ? "" : " at " + text(series.x[index]);
         return [series.group.getAttribute("class"), `${name}: ${Number.isFinite(y) ? this.y.text(y) : "-"}${other}`];
       });
-      return { place: this.placeOf(x), lines: [["plain", text(x)], ...lines] };
+      return { place: this.placeOf(x), lines: [["plain", `${this.name}: ${text(x)}`], ...lines] };
     }
     toldOfCell(place) {
       const { columns, rows, count } = this.cells;
       const column = Math.min(columns - 1, Math.floor(place * columns)), row = Math.min(rows - 1, Math.floor(this.row * rows));
       const range = (axis, index, all) => `${axis.text(axis.value(index / all))} to ${axis.text(axis.value((index + 1) / all))}`;
       return { place: (column + 0.5) / columns, lines: [["plain", range(this.x, column, columns)],
-        ["plain", range(this.y, row, rows)], ["plain", short(count(column, row))]] };
+        ["plain", range(this.y, row, rows)], ["plain", trimmed(short(count(column, row)))]] };
     }
     show(place) {
       const told = this.told(place);

@@ -36,7 +36,7 @@ pub(crate) fn colour(index: usize) -> String {
 
 /// The style that gives a part of a whole its shade, where there are more parts than colours.
 pub(crate) fn shade(index: usize, parts: usize) -> Option<String> {
-    const PALEST: f64 = 12.0;
+    const PALEST: f64 = 20.0;
     let percent = PALEST + (100.0 - PALEST) * index as f64 / parts.saturating_sub(1).max(1) as f64;
     (parts > COLOURS)
         .then(|| format!(" style=\"--own: color-mix(in srgb, var(--heat) {percent:.0}%, var(--paper))\""))

@@ -2,7 +2,7 @@
 
 use crate::axis::{Axis, Span};
 use crate::frame::{Along, Frame, SIDE};
-use crate::unit::short;
+use crate::unit::Unit;
 use std::fmt::Write;
 
 /// Shades of a map.
@@ -50,7 +50,7 @@ pub fn heat(title: &str, x: Axis<'_>, y: Axis<'_>, grid: &Grid) -> String {
         let _ = write!(marks, "<path d=\"{path}\" fill-opacity=\"{opacity}\"/>");
     }
     marks += "</g>";
-    let note = format!("<p class=\"note\">Darkest: {} in one cell.</p>", short(most as f64));
+    let note = format!("<p class=\"note\">Darkest: {} in one cell.</p>", Unit::Count.mark(most as f64));
     Frame { title, series: &[], x: Along::Values(across), y: up }.around(&marks, &note)
 }
 
@@ -88,7 +88,6 @@ fn counts(grid: &Grid, rows: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::unit::Unit;
 
     #[test]
     fn a_cell_lies_at_its_column_and_row() {
@@ -101,6 +100,7 @@ mod tests {
         assert!(chart.contains("d=\"M0.00 0.00h250.00v500.00h-250.00z\" fill-opacity=\"0.125\""), "{chart}");
         assert!(chart.contains("d=\"M750.00 500.00h250.00v500.00h-250.00z\" fill-opacity=\"1\""), "{chart}");
         assert!(chart.contains("data-columns=\"4\" data-rows=\"2\" data-counts=\"-1 1 -4 1000\""), "{chart}");
+        assert!(chart.contains("Darkest: 1000 in one cell."), "{chart}");
         let empty = Grid { columns: vec![vec![0]], ..grid };
         assert_eq!(heat("t", Axis::linear("", Unit::Time), Axis::linear("", Unit::Bytes), &empty), "");
     }

@@ -54,6 +54,6 @@ pub fn phone(seed: u64, requests: u64, timed: bool) -> (Summary, Timeline) {
             analysis.push(&Request::new(Op::Flush, 0, 0, arrival_ns));
         }
     }
-    let name = ["Messaging", "A <b>&amp;</b> long-winded.application.name", "Movie"][seed as usize % 3];
+    let name = ["Messaging", "A <b>&amp; long-winded.application.name", "Movie"][seed as usize % 3];
     (analysis.finish().named(&format!("{name} {seed}"), &devices, &processes), timeline)
 }

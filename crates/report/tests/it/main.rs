@@ -30,6 +30,9 @@ fn figures_stand_in_their_tables() {
     {
         assert!(page.contains(part), "no {part}");
     }
+    assert!(page.contains(&format!("{} flushes besides.", summary.all.flushes)));
+    let writes = page.split("data-name=\"writes\"").nth(1).and_then(|rest| rest.split("data-y=\"").nth(1));
+    assert!(writes.is_some_and(|values| values.starts_with('-')), "writes do not go down");
     for part in
         ["Bursts", "Working set", "Reuse distance", "Over time", "Devices", "Processes", "Distributions"]
     {
@@ -46,6 +49,11 @@ fn what_a_trace_does_not_tell_is_not_shown() {
             !page.contains(&format!("<h2>{part}")) && !page.contains(&format!("<figcaption>{part}")),
             "{part}"
         );
+    }
+    let (summary, timeline) = made_up::phone(1, 0, true);
+    let page = report(&[Traced { summary: &summary, timeline: Some(&timeline) }]);
+    for part in ["Over time", "Reuse distance", "Working set", "Bursts", "Distributions"] {
+        assert!(!page.contains(&format!("<h2>{part}")), "{part}");
     }
     let nothing = Analysis::default().finish();
     let empty = report(&[Traced { summary: &nothing, timeline: None }]);
