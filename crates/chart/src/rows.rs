@@ -83,8 +83,8 @@ fn bar(row: &Row, most: f64, text: &dyn Fn(f64) -> String, parts: &[&str]) -> St
         let name = parts.get(index).map_or(String::new(), |name| format!("{name}: "));
         let _ = write!(
             out,
-            "<g class=\"series {class}\"{style} data-series=\"{index}\"><rect class=\"area\" x=\"{:.2}%\" width=\"{:.2}%\" \
-             height=\"100%\"><title>{}</title></rect></g>",
+            "<g class=\"series {class}\"{style} data-series=\"{index}\">\
+             <rect class=\"area\" x=\"{:.2}%\" width=\"{:.2}%\" height=\"100%\"><title>{}</title></rect></g>",
             percent(left),
             percent(part),
             escaped(&format!("{name}{}", text(part)))

@@ -11,8 +11,8 @@ use std::fmt::Write;
 pub fn page(outcomes: &[Outcome]) -> String {
     let machine = outcomes.first().map_or("", |first| first.machine.as_str());
     let mut body = format!(
-        "<p class=\"note\">{}</p>\n<div class=\"scroll\" tabindex=\"0\"><table><tr><th>experiment</th><th>paper</th><th>measured (medians)</th>\
-         <th>ratio</th><th>goal</th></tr>\n",
+        "<p class=\"note\">{}</p>\n<div class=\"scroll\" tabindex=\"0\"><table><tr><th>experiment</th>\
+         <th>paper</th><th>measured (medians)</th><th>ratio</th><th>goal</th></tr>\n",
         escaped(machine)
     );
     outcomes.iter().for_each(|outcome| body += &row(outcome));

@@ -141,7 +141,7 @@ pub(crate) fn section(traces: &[Traced<'_>]) -> String {
     let peak = Axis::log("most arrivals in a window by the mean", Unit::Count);
     let bursts = whole(
         "Bursts",
-        "Of the device with most requests. Arrivals that know nothing of each other have a dispersion of 1 at any window.",
+        "Of the device with most requests. Arrivals that know nothing of each other have a dispersion of 1.",
         &charts(&[
             bursts("Index of dispersion", dispersion, traces, |found| found.dispersion),
             bursts("Peak to mean", peak, traces, |found| found.peak_to_mean),
