@@ -78,14 +78,15 @@ impl ImageDrive {
 /// The drive of a device as a model by itself, as it is now, and its bytes; nothing is changed.
 pub(crate) fn model(spec: &VirtualSpec) -> Result<(Profile, Flash, u64), StackError> {
     let name = || DeviceSpec::Virtual(spec.clone()).to_string();
-    let fail = |fault| StackError::Profile { device: name(), fault };
     let media = medium(spec, Open::Existing { locked_by_run: false })?;
     let kept = beside(spec)?;
-    let profile = match &kept {
-        Some(drive) => Some(drive.profile.drive(drive.bytes).map_err(fail)?),
-        None => spec.behaviour.drive(media.bytes()).map_err(fail)?,
+    let mut config = ControllerConfig::default();
+    let given = match &kept {
+        Some(drive) => drive.profile.give_drive(drive.bytes, &mut config),
+        None => spec.behaviour.give_drive(media.bytes(), &mut config),
     };
-    let profile = profile.ok_or_else(|| StackError::Timeless { device: name() })?;
+    given.map_err(|fault| StackError::Profile { device: name(), fault })?;
+    let profile = config.drive.ok_or_else(|| StackError::Timeless { device: name() })?;
     let mut flash = Flash::new(&profile).expect("a profile's reader has checked it");
     if kept.is_some() {
         let place = (Path::new(&spec.path), &media, flush(spec));
