@@ -1,9 +1,10 @@
 //! A drive: commands arrive and complete.
 
 use crate::command::{Command, Completion, Ticket};
+use crate::counts::Counts;
 use crate::drive::Drive;
 use crate::fixed::Fixed;
-use crate::layer::{Counts, Layer};
+use crate::layer::Layer;
 use crate::profile::{Medium, Profile, ProfileError};
 use crate::state::{DriveWear, StateError};
 use crate::tables::{Tables, Words};

@@ -17,6 +17,7 @@ mod collect;
 mod command;
 #[cfg(test)]
 mod contents;
+mod counts;
 mod drive;
 mod fair;
 mod fifo;
@@ -38,8 +39,8 @@ mod tables;
 mod translate;
 
 pub use command::{Command, Completion, Kind, Ticket};
+pub use counts::Counts;
 pub use flash::Flash;
-pub use layer::Counts;
 pub use profile::{
     ArrayProfile, BlockKind, COMMANDS_MAX, DIE_PLANES_MAX, FixedProfile, MapCacheProfile, Medium, Profile,
     ProfileError, TranslationProfile, UNIT_BYTES, Victim, WRITE_BYTES_MAX, Wear,

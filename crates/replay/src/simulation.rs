@@ -45,7 +45,8 @@ struct Underway {
     left: u32,
 }
 
-/// A drive to which a trace's requests are given when they arrive. What it does not take waits, in the order of arrival.
+/// A drive to which a trace's requests are given when they arrive. What it does not take waits, in the order of
+/// arrival.
 #[derive(Debug)]
 pub struct Simulation {
     flash: Flash,
@@ -95,8 +96,8 @@ impl Simulation {
         })
     }
 
-    /// Writes what a trace reads before it writes it: it lies in pages as requests of the same extents have put it there.
-    /// Before the first request.
+    /// Before the first request: writes what a trace reads before it writes it, so that it lies in pages as requests of
+    /// the same extents have put it there.
     pub fn prepare(&mut self, trace: impl Iterator<Item = Request>) {
         let mut known = HashSet::new();
         for request in trace {

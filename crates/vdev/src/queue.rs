@@ -135,8 +135,8 @@ impl CompletionQueue {
     ) -> Result<(), DmaFault> {
         let entry = entry.with_status(status, self.phase);
         let (memory, at) = self.memory.at(view, u64::from(self.tail) * CQ_ENTRY, CQ_ENTRY as usize)?;
-        // As words, not as bytes of the entry: it was just put together, and a processor reads back at once only what it
-        // has written as one.
+        // As words, not as bytes of the entry: it was just put together, and a processor reads back at once only what
+        // it has written as one.
         for (number, dword) in [entry.result, entry.result_high, entry.dword2()].into_iter().enumerate() {
             memory.u32(at + 4 * number).store(dword.to_le(), Ordering::Relaxed);
         }

@@ -41,7 +41,8 @@ Example:
   nvmed bench 'virtual:disk.img?profile=tlc,record=run.csv' --depth 8
   nvmed device replay 'virtual:disk.img?profile=tlc' run.csv
 
-Exit status: 0 every command is due when it was; 1 one is not, or it failed; 2 wrong arguments; 3 the device is in use.";
+Exit status: 0 every command is due when it was; 1 one is not, or it failed; 2 wrong arguments; 3 the device is in
+use.";
 
 /// `nvmed device create`.
 #[derive(Debug, Args)]

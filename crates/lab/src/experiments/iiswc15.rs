@@ -38,14 +38,17 @@ fn found(count: usize, seed: u64) -> Result<Vec<Row>, LabError> {
 }
 
 #[cfg(test)]
-mod show {
+mod tests {
+    use super::{CharacteristicsHold, Combinations, SinglePages, TABLE_3, TABLE_4};
+    use crate::{Effort, Experiment};
+
     #[test]
-    fn show() {
-        let effort = crate::Effort { quick: true };
-        for one in crate::experiments().iter().filter(|one| one.id().starts_with("iiswc15")) {
-            let outcome = crate::run(*one, &effort);
-            println!("{}", outcome.line());
-            outcome.limits.iter().for_each(|limit| println!("    {limit}"));
+    fn traces_like_the_rows_are_like_the_rows() {
+        let experiments: [&dyn Experiment; 5] =
+            [&TABLE_3, &TABLE_4, &CharacteristicsHold, &SinglePages, &Combinations];
+        for experiment in experiments {
+            let outcome = crate::run(experiment, &Effort { quick: true });
+            assert!(outcome.met, "{}", outcome.line());
         }
     }
 }

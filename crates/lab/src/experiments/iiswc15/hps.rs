@@ -88,11 +88,12 @@ fn seeds(effort: &Effort) -> u64 {
 }
 
 const METHOD: &str = "18 synthesised traces on new devices of Table V, without a write buffer and without low-power \
-     mode; a write is split into pages of 8 KiB and one of 4 KiB for what is left, a read goes where its data is, and what is read \
-     first was written before by a request like it; pages go round the planes; one request at a time, as eMMC 4.51 takes them; bus of 25 ns a byte";
+     mode; a write is split into pages of 8 KiB and one of 4 KiB for what is left, a read goes where its data is, and \
+     what is read first was written before by a request like it; pages go round the planes; one request at a time, as \
+     eMMC 4.51 takes them; bus of 25 ns a byte";
 
 /// Figure 8.
-pub struct ResponseTime;
+pub(crate) struct ResponseTime;
 
 impl Experiment for ResponseTime {
     fn id(&self) -> &'static str {
@@ -179,7 +180,7 @@ fn spread(units: u32, gains: &mut [(f64, &str)], beside: &mut [(f64, &str)]) -> 
 }
 
 /// Figure 9.
-pub struct Space;
+pub(crate) struct Space;
 
 impl Experiment for Space {
     fn id(&self) -> &'static str {

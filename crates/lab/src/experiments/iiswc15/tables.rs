@@ -12,14 +12,14 @@ const METHOD: &str =
     "traces synthesised from the rows, seed 1, and analysed in one pass by the paper's definitions";
 
 /// A table of the paper.
-pub struct Table {
+pub(crate) struct Table {
     id: &'static str,
     what: &'static str,
     columns: &'static [Column],
 }
 
 /// Sizes.
-pub static TABLE_3: Table = Table {
+pub(crate) static TABLE_3: Table = Table {
     id: "iiswc15.table3",
     what: "size statistics of 25 synthesised traces, each cell beside the paper's",
     columns: &[
@@ -35,7 +35,7 @@ pub static TABLE_3: Table = Table {
 };
 
 /// Times and localities.
-pub static TABLE_4: Table = Table {
+pub(crate) static TABLE_4: Table = Table {
     id: "iiswc15.table4",
     what: "timing statistics and localities of 25 synthesised traces, each cell beside the paper's",
     columns: &[
@@ -77,7 +77,8 @@ impl Experiment for Table {
             }
         }
         let limits = vec![
-            "the paper's traces are not public as a set; what a synthesised trace is like beyond its row is ours".to_owned(),
+            "the paper's traces are not public as a set; what a synthesised trace is like beyond its row is ours"
+                .to_owned(),
             "requests of a combination: data by mean size, since the column repeats those of other traces".to_owned(),
         ];
         Ok(Finding { series: Vec::new(), cells, method: METHOD.to_owned(), limits })
@@ -85,7 +86,7 @@ impl Experiment for Table {
 }
 
 /// The six characteristics.
-pub struct CharacteristicsHold;
+pub(crate) struct CharacteristicsHold;
 
 impl Experiment for CharacteristicsHold {
     fn id(&self) -> &'static str {
@@ -140,7 +141,7 @@ impl Experiment for CharacteristicsHold {
 }
 
 /// How many requests have one page.
-pub struct SinglePages;
+pub(crate) struct SinglePages;
 
 impl Experiment for SinglePages {
     fn id(&self) -> &'static str {
@@ -174,7 +175,7 @@ impl Experiment for SinglePages {
 }
 
 /// Two applications at once.
-pub struct Combinations;
+pub(crate) struct Combinations;
 
 /// What the combinations' names abbreviate.
 const SHORT: [(&str, &str); 3] = [("WB", "WebBrowsing"), ("FB", "Facebook"), ("Msg", "Messaging")];
