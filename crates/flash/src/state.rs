@@ -17,6 +17,9 @@ const GOOD: u32 = 0;
 const BAD: u32 = 1;
 const OPEN: u32 = 2;
 
+/// More erases than any block survives; counting on from fewer does not overflow.
+const ERASES_END: u32 = 1 << 31;
+
 /// What was written down describes no state of this drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -164,6 +167,7 @@ impl<W: Words> Layer<W> {
             let rows = self.geometry.shape_of_group(self.geometry.group_of(number as u32)).rows;
             let block = &mut self.blocks[number];
             (block.erases, block.next_row) = (words[0], words[1] & 0xff_ffff);
+            check_number("erase", block.erases, ERASES_END)?;
             check_number("row", block.next_row, rows + 1)?;
             check_number("state", words[1] >> 24, OPEN + self.profile.streams() as u32)?;
             states.push(words[1] >> 24);

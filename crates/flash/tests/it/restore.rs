@@ -130,6 +130,9 @@ fn what_describes_no_state_is_refused() {
     let mut wrong = blocks.clone();
     wrong[1] = 17;
     assert_eq!(refused(&map, &wrong, &[]), "the state names row 17, which the drive does not have");
+    wrong = blocks.clone();
+    wrong[0] = 1 << 31;
+    assert!(refused(&map, &wrong, &[]).starts_with("the state names erase 2147483648, "));
     for records in [
         [1 << 24 | 1, 1536, 0],
         [1 << 24 | 1, 0, 480],

@@ -422,7 +422,7 @@ fn sizes_that_no_drive_has_are_refused_with_one_that_does() {
 
 /// Profiles with parts taken away, doubled or exchanged: each is a profile, or one line says why not.
 #[test]
-fn no_text_is_more_than_refused() {
+fn fuzz_no_text_is_more_than_refused() {
     let pieces = [
         "-1",
         "0",

@@ -55,19 +55,19 @@ impl Drop for Place {
     }
 }
 
-fn medium(image: &Path) -> Media {
+pub(crate) fn medium(image: &Path) -> Media {
     let size = Some(UNITS * UNIT_BYTES);
     Media::file(FileOptions { path: image.to_owned(), size, flush: Flush::Process, lock: true }).unwrap()
 }
 
-fn make(image: &Path, media: &Media) -> (DriveFile, Flash) {
+pub(crate) fn make(image: &Path, media: &Media) -> (DriveFile, Flash) {
     let mut flash = Flash::new(&profile()).unwrap();
     let file = DriveFile::create((image, media, Flush::Process), (&profile(), TEXT), &flash).unwrap();
     flash.keep_records();
     (file, flash)
 }
 
-fn open(image: &Path, media: &Media) -> Result<(DriveFile, Flash, bool), DriveFileError> {
+pub(crate) fn open(image: &Path, media: &Media) -> Result<(DriveFile, Flash, bool), DriveFileError> {
     let mut flash = Flash::new(&profile()).unwrap();
     let (mut file, loaded) = DriveFile::open((image, media, Flush::Process), &profile(), &mut flash)?;
     file.checkpoint(&flash, [0; LIFE_COUNTERS], false)?;
@@ -75,7 +75,7 @@ fn open(image: &Path, media: &Media) -> Result<(DriveFile, Flash, bool), DriveFi
     Ok((file, flash, loaded.was_at_rest))
 }
 
-fn keep(file: &mut DriveFile, flash: &mut Flash) {
+pub(crate) fn keep(file: &mut DriveFile, flash: &mut Flash) {
     assert!(file.append(flash.records()), "the journal has room");
     flash.clear_records();
     file.go_on(flash, || [0; LIFE_COUNTERS]).unwrap();
@@ -88,7 +88,7 @@ fn map(flash: &Flash) -> Vec<u32> {
 }
 
 /// A few random commands, one after the other.
-fn use_drive(flash: &mut Flash, dice: &mut Dice, commands: u64) {
+pub(crate) fn use_drive(flash: &mut Flash, dice: &mut Dice, commands: u64) {
     for _ in 0..commands {
         let start = dice.roll(UNITS);
         let bytes = (1 + dice.roll(16)).min(UNITS - start) * UNIT_BYTES;

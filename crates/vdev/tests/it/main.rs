@@ -13,6 +13,7 @@ mod error_log;
 mod faults;
 mod host;
 mod hostile;
+mod hostile_state;
 mod interrupts;
 mod latency;
 mod media;
