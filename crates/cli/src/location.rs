@@ -15,7 +15,7 @@ pub enum Location {
         /// The device as written, for messages.
         name: String,
         /// The device.
-        spec: DeviceSpec,
+        spec: Box<DeviceSpec>,
         /// Path from the file system's root; bytes, as names are.
         path: Vec<u8>,
     },
@@ -59,7 +59,7 @@ impl Location {
             let path = String::from_utf8_lossy(path);
             return Err(Failure::usage(format!(":{path}: no device before the colon; write DEVICE:{path}")));
         }
-        let spec = parse_spec(&name)?;
+        let spec = Box::new(parse_spec(&name)?);
         Ok(Self::Device { name, spec, path: path.to_vec() })
     }
 

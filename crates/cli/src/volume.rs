@@ -111,7 +111,7 @@ impl Volume {
 
     /// Whether `location` is on this device.
     pub fn is_at(&self, location: &Location) -> bool {
-        matches!(location, Location::Device { spec, .. } if *spec == self.spec)
+        matches!(location, Location::Device { spec, .. } if **spec == self.spec)
     }
 
     /// The file system.

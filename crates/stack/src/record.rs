@@ -1,7 +1,7 @@
 //! What arrives at a drive as lines of a file, and such a file replayed.
 //!
-//! A line is a command: when it arrived and when it was due, in nanoseconds of the device's clock, its queue, its opcode
-//! (NVM Command Set 1.0, figure 21), and its blocks. The times of all completions follow from the drive and this list.
+//! A line is a command: when it arrived and when it was due, in nanoseconds of the device's clock, its queue, its
+//! opcode, and its blocks. The times of all completions follow from the drive and this list.
 
 use crate::drive;
 use crate::error::StackError;

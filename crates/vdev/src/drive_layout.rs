@@ -96,25 +96,25 @@ impl Layout {
     }
 
     /// Words of a part of the map.
-    pub fn part_words(&self) -> usize {
+    pub(crate) fn part_words(&self) -> usize {
         let page = PAGE as usize / 4;
         self.map_words.div_ceil(PARTS).next_multiple_of(page).clamp(page, PART_WORDS_MAX)
     }
 
     /// How much of its journal is used when a checkpoint of which so many words of the map are written goes on: so it
     /// is whole before half of the journal is.
-    pub fn part_at(&self, written: usize) -> usize {
+    pub(crate) fn part_at(&self, written: usize) -> usize {
         (written as u64 * (self.journal_bytes / 2)).checked_div(self.map_words as u64).unwrap_or(0) as usize
     }
 
     /// How much of a journal is used, when so much is now, until the counters are kept again, or the next checkpoint
     /// begins.
-    pub fn step_at(&self, used: usize) -> usize {
+    pub(crate) fn step_at(&self, used: usize) -> usize {
         (used + self.journal_bytes as usize / PARTS).min(self.next_at().max(used + 1))
     }
 
     /// How much of a journal is used when the next checkpoint begins. An eighth is left for a group that is large.
-    pub fn next_at(&self) -> usize {
+    pub(crate) fn next_at(&self) -> usize {
         (self.journal_bytes - self.journal_bytes / 8) as usize
     }
 }
@@ -209,7 +209,7 @@ impl File<'_> {
         opened.and_then(rustix::fs::fsync).map_err(|errno| self.host("keep its name", errno))
     }
 
-    pub fn journals(&self, fd: impl AsFd, layout: &Layout) -> Result<Journals, DriveFileError> {
+    pub(crate) fn journals(&self, fd: impl AsFd, layout: &Layout) -> Result<Journals, DriveFileError> {
         let bytes = layout.journal_bytes as usize;
         let mapping = Mapping::foreign(fd.as_fd(), layout.journals(), 2 * bytes);
         mapping.map(|mapping| Journals::new(mapping, bytes)).map_err(|errno| self.host("map it", errno))
