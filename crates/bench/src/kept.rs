@@ -8,6 +8,7 @@ use crate::flash::{resident_bytes, row};
 use crate::row::{Goal, Row};
 use nvmed_dice::Dice;
 use nvmed_flash::{Command, Flash, Kind, Profile, Tables, UNIT_BYTES, table_sizes};
+use nvmed_lab::machine::{now_ns, thread_cpu_ns};
 use nvmed_lab::samples::Samples;
 use nvmed_lab::undo::{self, HostResource};
 use nvmed_stack::{DriveProfile, NewDrive, create_drive};
@@ -16,7 +17,6 @@ use nvmed_vdev::{DriveFile, FileOptions, Flush, LIFE_COUNTERS, Loaded, Media};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Program, Stdio};
-use std::time::Instant;
 
 /// The rows.
 pub const NAMES: [&str; 3] = ["flash.open.time", "flash.open.memory", "flash.open.pause"];
@@ -94,10 +94,11 @@ impl Drive {
         Ok(Self { profile, file, flash, loaded })
     }
 
-    /// Writes units at random; the longest time for which keeping what changed held the drive up, in nanoseconds.
-    fn use_it(&mut self, seed: u64, count: u64) -> Result<u128, String> {
+    /// Writes units at random; the longest times for which keeping what changed held the drive up, in nanoseconds: of
+    /// the wall's clock, and of the processor.
+    fn use_it(&mut self, seed: u64, count: u64) -> Result<[u64; 2], String> {
         let mut dice = Dice::new(seed);
-        let (mut given, mut done, mut longest) = (0, 0, 0);
+        let (mut given, mut done, mut longest) = (0, 0, [0; 2]);
         while done < count {
             while given < count && given - done < DEPTH {
                 let start = dice.roll(BYTES / UNIT_BYTES) * UNIT_BYTES;
@@ -107,7 +108,7 @@ impl Drive {
             }
             let _ = self.flash.advance(u64::MAX).ok_or("a command did not complete")?;
             done += 1;
-            let begin = Instant::now();
+            let begin = [now_ns(), thread_cpu_ns()];
             let kept = if self.file.append(self.flash.records()) {
                 self.file.go_on(&self.flash, || [0; LIFE_COUNTERS])
             } else {
@@ -115,7 +116,8 @@ impl Drive {
             };
             kept.map_err(text)?;
             self.flash.clear_records();
-            longest = longest.max(begin.elapsed().as_nanos());
+            let took = [now_ns() - begin[0], thread_cpu_ns() - begin[1]];
+            longest = [longest[0].max(took[0]), longest[1].max(took[1])];
         }
         Ok(longest)
     }
@@ -130,14 +132,15 @@ pub fn be_killed(image: &str, seed: &str) -> Result<(), String> {
     let seed: u64 = seed.parse().map_err(text)?;
     let mut drive = Drive::open(Path::new(image))?;
     let longest = drive.use_it(seed, COMMANDS + seed * STEP)?;
-    println!("{longest}");
+    println!("{} {}", longest[0], longest[1]);
     // Until it is killed; if nobody does, the end of its input is the end.
     std::io::stdin().lines().for_each(drop);
     Ok(())
 }
 
-/// Uses a drive in another process, which is then killed; its longest pause in nanoseconds.
-fn use_and_kill(image: &Path, seed: u64) -> Result<f64, String> {
+/// Uses a drive in another process, which is then killed; its longest pauses in nanoseconds, as
+/// [`Drive::use_it`] tells them.
+fn use_and_kill(image: &Path, seed: u64) -> Result<[f64; 2], String> {
     let own = std::env::current_exe().map_err(text)?;
     let mut program = Program::new(own);
     program.arg(ARGUMENT).arg(image).arg(seed.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -148,11 +151,13 @@ fn use_and_kill(image: &Path, seed: u64) -> Result<f64, String> {
     said
 }
 
-fn answer(child: &mut Child) -> Result<f64, String> {
+fn answer(child: &mut Child) -> Result<[f64; 2], String> {
     let out = child.stdout.take().ok_or("the program has no output")?;
     let mut line = String::new();
     BufReader::new(out).read_line(&mut line).map_err(text)?;
-    line.trim().parse().map_err(|_| "the program that uses the drive has failed".to_owned())
+    let figures = line.split_whitespace().map(|figure| figure.parse().ok()).collect::<Option<Vec<f64>>>();
+    let figures = figures.and_then(|figures| figures.try_into().ok());
+    figures.ok_or_else(|| "the program that uses the drive has failed".to_owned())
 }
 
 /// A drive that is used, killed and opened again.
@@ -161,14 +166,18 @@ fn answer(child: &mut Child) -> Result<f64, String> {
 /// The host has no room, or the drive cannot be opened.
 pub fn measure() -> Result<Vec<Row>, String> {
     let image = Image::new()?;
-    let (mut times, mut memory, mut pauses) = (Samples::default(), Samples::default(), Samples::default());
+    let (mut times, mut cpu_times, mut memory) = (Samples::default(), Samples::default(), Samples::default());
+    let (mut pauses, mut cpu_pauses) = (Samples::default(), Samples::default());
     let mut units = 0;
     for seed in 1..=ROUNDS {
-        pauses.push(use_and_kill(&image.path, seed)? / 1e6);
+        let [pause, cpu_pause] = use_and_kill(&image.path, seed)?;
+        pauses.push(pause / 1e6);
+        cpu_pauses.push(cpu_pause / 1e6);
         let before = resident_bytes()?;
-        let begin = Instant::now();
+        let begin = [now_ns(), thread_cpu_ns()];
         let drive = Drive::open(&image.path)?;
-        times.push(begin.elapsed().as_secs_f64());
+        times.push((now_ns() - begin[0]) as f64 / 1e9);
+        cpu_times.push((thread_cpu_ns() - begin[1]) as f64 / 1e9);
         if drive.loaded.was_at_rest {
             return Err("a drive that was killed is at rest".to_owned());
         }
@@ -178,9 +187,12 @@ pub fn measure() -> Result<Vec<Row>, String> {
     let conditions = format!(
         "{PROFILE} drive of {} GiB ({units} units) as after long use, state on {}, from the page cache; written in \
          units at random by a process, depth {DEPTH}, until its journal was full several times; SIGKILL; {ROUNDS} \
-         rounds of {COMMANDS} and more writes, in each of which the kill is elsewhere in the journal",
+         rounds of {COMMANDS} and more writes, in each of which the kill is elsewhere in the journal; of the \
+         processor, {:.2} s to open and {:.2} ms at most",
         BYTES >> 30,
-        std::env::temp_dir().display()
+        std::env::temp_dir().display(),
+        cpu_times.median(),
+        cpu_pauses.median()
     );
     let of = |name, unit, samples, goal| row(name, unit, "kept drive", samples, goal, conditions.clone());
     Ok(vec![
