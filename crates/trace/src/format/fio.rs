@@ -65,12 +65,14 @@ struct Writer {
     out: Output,
     /// Which devices were added and opened.
     known: Vec<bool>,
+    /// Time of the last line.
+    last_us: u64,
 }
 
 /// Writes version 3.
 pub(crate) fn create(mut out: Output) -> io::Result<Box<dyn Encoder + Send>> {
     out.write_all(b"fio version 3 iolog\n")?;
-    Ok(Box::new(Writer { out, known: Vec::new() }))
+    Ok(Box::new(Writer { out, known: Vec::new(), last_us: 0 }))
 }
 
 /// A name without the spaces that would end it.
@@ -83,6 +85,7 @@ impl Encoder for Writer {
     fn write(&mut self, request: &Request, names: &Catalogue) -> io::Result<bool> {
         let (device, us) = (request.device as usize, request.arrival_ns / 1000);
         let name = file_name(names, request.device);
+        self.last_us = us;
         if self.known.len() <= device {
             self.known.resize(device + 1, false);
         }
@@ -101,8 +104,7 @@ impl Encoder for Writer {
 
     fn finish(mut self: Box<Self>, names: &Catalogue) -> io::Result<File> {
         for (device, _) in self.known.iter().enumerate().filter(|(_, known)| **known) {
-            // The last time again would do for fio; each line has one.
-            writeln!(self.out, "0 {} close", file_name(names, device as u32))?;
+            writeln!(self.out, "{} {} close", self.last_us, file_name(names, device as u32))?;
         }
         self.out.into_inner().map_err(io::IntoInnerError::into_error)
     }

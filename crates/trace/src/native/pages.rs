@@ -99,10 +99,11 @@ fn unpacked_bytes(header: &[u8]) -> Option<u64> {
     field()
 }
 
-/// Pages of a column.
+/// Pages of a column. What the reader behind would believe, and panic or run out of memory, goes no further than here.
 pub(super) struct Pages {
     pages: SerializedPageReader<Chunks>,
     column: Type,
+    has_dictionary: bool,
 }
 
 impl Pages {
@@ -116,7 +117,7 @@ impl Pages {
             return broken("a column that is not in the file");
         }
         let pages = SerializedPageReader::new(Arc::clone(chunks), chunk, rows, None)?;
-        Ok(Self { pages, column: chunk.column_type() })
+        Ok(Self { pages, column: chunk.column_type(), has_dictionary: false })
     }
 }
 
@@ -129,28 +130,63 @@ fn value_bytes(column: Type) -> usize {
     }
 }
 
+impl Pages {
+    fn is_read(&self, encoding: Encoding) -> bool {
+        match encoding {
+            Encoding::PLAIN => true,
+            Encoding::RLE => self.column == Type::BOOLEAN,
+            Encoding::DELTA_BINARY_PACKED => matches!(self.column, Type::INT32 | Type::INT64),
+            // The lengths of packed texts are believed before there is one.
+            _ => false,
+        }
+    }
+
+    fn checked(&mut self, page: &Page) -> Result<()> {
+        let (encoding, levels, levels_bytes) = match page {
+            Page::DictionaryPage { buf, num_values, encoding, .. } => {
+                // The reader has room for all of them before it looks at the first one.
+                if *num_values as usize > buf.len() / value_bytes(self.column) {
+                    return broken("a dictionary with more values than bytes");
+                }
+                self.has_dictionary = true;
+                return if is_dictionary(*encoding) || *encoding == Encoding::PLAIN {
+                    Ok(())
+                } else {
+                    unread(*encoding)
+                };
+            }
+            Page::DataPage { encoding, def_level_encoding, .. } => (*encoding, *def_level_encoding, 0),
+            Page::DataPageV2 { encoding, def_levels_byte_len, rep_levels_byte_len, .. } => {
+                (*encoding, Encoding::RLE, u64::from(*def_levels_byte_len) + u64::from(*rep_levels_byte_len))
+            }
+        };
+        match () {
+            () if levels_bytes > page.buffer().len() as u64 => {
+                broken("a page whose levels are longer than it")
+            }
+            () if levels != Encoding::RLE => unread(levels),
+            () if is_dictionary(encoding) && !self.has_dictionary => {
+                broken("a page of a dictionary that is not there")
+            }
+            () if is_dictionary(encoding) || self.is_read(encoding) => Ok(()),
+            () => unread(encoding),
+        }
+    }
+}
+
+fn is_dictionary(encoding: Encoding) -> bool {
+    matches!(encoding, Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY)
+}
+
+fn unread(encoding: Encoding) -> Result<()> {
+    broken(&format!("values encoded as {encoding} are not read here"))
+}
+
 impl PageReader for Pages {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
         let page = self.pages.get_next_page()?;
-        match &page {
-            // The reader has room for all of them before it looks at the first one.
-            Some(Page::DictionaryPage { buf, num_values, .. })
-                if *num_values as usize > buf.len() / value_bytes(self.column) =>
-            {
-                broken("a dictionary with more values than bytes")
-            }
-            // So does that of the lengths of texts.
-            Some(page)
-                if self.column == Type::BYTE_ARRAY
-                    && matches!(
-                        page.encoding(),
-                        Encoding::DELTA_LENGTH_BYTE_ARRAY | Encoding::DELTA_BYTE_ARRAY
-                    ) =>
-            {
-                broken("texts whose lengths are packed, which is not read here")
-            }
-            _ => Ok(page),
-        }
+        page.as_ref().map_or(Ok(()), |page| self.checked(page))?;
+        Ok(page)
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {

@@ -47,6 +47,13 @@ fn failed(error: ParquetError) -> Stop {
     }
 }
 
+/// What is done with bytes of a stranger in the Parquet crate, which panics on some that are broken (version 60.1: on
+/// lengths whose sum overflows, on runs that end within a value): the file is given up then.
+fn guarded<T>(of_strangers: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(of_strangers))
+        .unwrap_or_else(|_| Err(broken("broken Parquet: its parts contradict each other")))
+}
+
 /// Opens a file: reads what it says of itself.
 pub(crate) fn open(path: &Path) -> Result<Box<dyn Decoder + Send>, Stop> {
     // To open a pipe once more would wait for another writer.
@@ -66,7 +73,7 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Decoder + Send>, Stop> {
     if footer > FOOTER_BYTES_MAX {
         return Err(broken(format!("Parquet with a description of {footer} bytes, more than 64 MiB")));
     }
-    let metadata = ParquetMetaDataReader::new().parse_and_finish(&file).map_err(failed)?;
+    let metadata = guarded(|| ParquetMetaDataReader::new().parse_and_finish(&file).map_err(failed))?;
     let columns = Columns::of(metadata.file_metadata().schema_descr())?;
     let rows = metadata.row_groups().iter().map(RowGroupMetaData::num_rows);
     let rows = rows.map(|rows| u64::try_from(rows).ok()).try_fold(0u64, |sum, rows| sum.checked_add(rows?));
@@ -323,12 +330,12 @@ impl Decoder for Reader {
     fn step(&mut self, intake: &mut Intake) -> Result<bool, Stop> {
         let Some(group) = self.group.as_mut().filter(|group| group.left > 0) else {
             let Some(next) = self.metadata.row_groups().get(self.next_group) else { return Ok(false) };
-            self.group = Some(Group::open(&self.chunks, next, &self.columns)?);
+            self.group = Some(guarded(|| Group::open(&self.chunks, next, &self.columns))?);
             self.next_group += 1;
             return Ok(true);
         };
         let rows = group.left.min(BATCH_ROWS as u64) as usize;
-        group.read(rows)?;
+        guarded(|| group.read(rows))?;
         group.left -= rows as u64;
         for row in 0..rows {
             intake.read();

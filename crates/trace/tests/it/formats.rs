@@ -251,6 +251,24 @@ fn flags_and_stamps_are_those_of_the_formats() {
     assert_eq!((found[1].op, found[1].response_ns()), (Op::Flush, Some(100_000_000)));
 }
 
+/// fio waits for the difference of two times: none may be before the one above it.
+#[test]
+fn fio_opens_and_closes_each_file_in_time() {
+    let scratch = Scratch::new();
+    let mut names = Catalogue::default();
+    let device = names.devices.number("a b").unwrap();
+    let request = Request { device, ..Request::new(Op::Discard, 4096, 512, 7_999) };
+    write(
+        &scratch.path("t"),
+        "fio",
+        &[request, Request { arrival_ns: 9_000, op: Op::Write, ..request }],
+        &names,
+    );
+    let text = std::fs::read_to_string(scratch.path("t")).unwrap();
+    let wanted = "fio version 3 iolog\n7 a_b add\n7 a_b open\n7 a_b trim 4096 512\n9 a_b write 4096 512\n9 a_b close\n";
+    assert_eq!(text, wanted);
+}
+
 #[test]
 fn every_format_has_a_name_of_its_own() {
     for (number, one) in FORMATS.iter().enumerate() {

@@ -1,13 +1,18 @@
 //! Bytes of strangers: no reader panics, and what it holds is bounded.
 
 use crate::scratch::{Scratch, rest, write};
-use nvmed_trace::{Catalogue, FORMATS, Flags, Op, Options, Request, Source, Tolerance};
+use nvmed_trace::{Catalogue, FORMATS, Flags, Format, Op, Options, Request, Source, Tolerance};
 use proptest::prelude::*;
+use std::sync::LazyLock;
 
 /// Reads bytes as every format, and as what they are taken for.
 fn use_it(scratch: &Scratch, bytes: &[u8]) {
+    use_as(scratch, bytes, FORMATS.iter().map(Some).chain([None]));
+}
+
+fn use_as(scratch: &Scratch, bytes: &[u8], formats: impl IntoIterator<Item = Option<&'static Format>>) {
     let path = scratch.file("t", bytes);
-    for format in FORMATS.iter().map(Some).chain([None]) {
+    for format in formats {
         let options = Options { format, tolerance: Tolerance::Lines(u64::MAX) };
         // An error is an answer; what is a request is one.
         if let Ok(mut source) = Source::open(&path, &options)
@@ -43,6 +48,8 @@ fn good(format: &str) -> Vec<u8> {
     write(&scratch.path("t"), format, &requests, &names);
     std::fs::read(scratch.path("t")).unwrap()
 }
+
+static GOOD_PARQUET: LazyLock<Vec<u8>> = LazyLock::new(|| good("parquet"));
 
 fn words() -> impl Strategy<Value = String> {
     let word = prop_oneof![
@@ -108,12 +115,17 @@ proptest! {
 
     /// The native format alone: its description and its pages are taken apart by another crate.
     #[test]
-    fn fuzz_damaged_parquet(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
-        let mut bytes = good("parquet");
+    fn fuzz_damaged_parquet(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        from_end in any::<bool>(),
+    ) {
+        let mut bytes = GOOD_PARQUET.clone();
         for (at, byte) in changes {
-            let at = 4 + at.index(bytes.len() - 12);
+            // Half of the cases are about the description, which is at the end.
+            let room = if from_end { 700.min(bytes.len() - 12) } else { bytes.len() - 12 };
+            let at = bytes.len() - 9 - at.index(room);
             bytes[at] = byte;
         }
-        use_it(&Scratch::new(), &bytes);
+        use_as(&Scratch::new(), &bytes, [None]);
     }
 }
