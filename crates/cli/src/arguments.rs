@@ -187,6 +187,9 @@ pub enum Command {
     /// Run the papers' experiments again, beside the kernel
     #[command(after_help = LAB)]
     Lab(Lab),
+    /// Show block traces, and write them in other formats
+    #[command(after_help = crate::trace::arguments::TRACES)]
+    Trace(crate::trace::arguments::Trace),
     /// Keep keys and values in a file or on a device
     #[command(after_help = crate::kv::arguments::STORES)]
     Kv(crate::kv::arguments::Kv),

@@ -33,6 +33,7 @@ mod side;
 mod smart;
 mod stall;
 mod top;
+mod trace;
 mod tree;
 mod trips;
 mod volume;
@@ -82,6 +83,7 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
         Command::Lab(arguments) => return lab::lab(arguments),
         Command::Kv(arguments) => return kv::kv(&arguments.command),
         Command::Device(arguments) => device::device(&arguments.command),
+        Command::Trace(arguments) => trace::trace(&arguments.command),
         Command::Identify(arguments) => identify::identify(arguments),
         Command::Smart(arguments) => smart::smart(arguments),
         Command::Top(arguments) => top::top(arguments),

@@ -20,7 +20,8 @@ Exit status: 0 done; 1 failed; 2 wrong arguments, no such profile, or one that m
 /// What the pages of help of `nvmed device create` and `precondition` end with.
 pub const DRIVES: &str = "\
 IMAGE is made, or grows to the size; the bytes that it has stay. What the drive is like and has been through lies beside
-it, in IMAGE.flash (docs/spec/flash.md), and whoever opens IMAGE finds it. `nvmed smart IMAGE` shows it.
+it, in IMAGE.flash (docs/spec/flash.md), and whoever opens IMAGE finds it: move and copy both, since IMAGE alone is a
+plain device. `nvmed info IMAGE` shows which drive it is, and `nvmed smart IMAGE` what it has been through.
 
 Example:
   nvmed device create disk.img --profile tlc --size 64G

@@ -23,4 +23,5 @@ mod start;
 #[path = "../../../server/tests/support/mod.rs"]
 mod support;
 mod top;
+mod trace;
 mod worn;

@@ -76,8 +76,9 @@ fn a_drive_that_stops_at_any_moment_has_what_was_programmed() {
                 // Written down in the middle of everything, the map part by part while the drive goes on.
                 blocks = flash.block_words();
                 flash.clear_records();
-                for first in (0..units as usize).step_by(80) {
-                    flash.map_words(first, &mut map[first..first + 80]);
+                for first in (0..map.len()).step_by(80) {
+                    let end = map.len().min(first + 80);
+                    flash.map_words(first, &mut map[first..end]);
                     let events = dice.roll(100);
                     run(&mut flash, &mut dice, units, events);
                 }
