@@ -26,8 +26,8 @@ fn sample() -> (Catalogue, Vec<Request>) {
             process: processes[(number % 3) as usize],
             start_ns: Some(at + 1_001),
             finish_ns: is_done.then_some(at + 2_000_002 + number % 4 * 100),
-            waited: Some(number % 3 == 0),
-            flags: if number % 4 == 0 { Flags::SYNC.and(Flags::FUA) } else { Flags::default() },
+            waited: Some(number.is_multiple_of(3)),
+            flags: if number.is_multiple_of(4) { Flags::SYNC.and(Flags::FUA) } else { Flags::default() },
             ..Request::new(op, offset, bytes, at)
         });
     }
@@ -132,96 +132,100 @@ fn objects_are_read_by_their_places() {
     assert_eq!(next, [3, 2, -1, -1]);
 }
 
-/// What a format is recognised by, and what it says.
-#[test]
-fn samples_are_told_apart_and_read() {
-    use Op::{Discard, Read, Write};
-    let scratch = Scratch::new();
-    let blkparse = "  8,33   4        1     0.000000000  3922  D   N 0 (00 ..) [kworker/u65:0]\n\
+const BLKPARSE: &str = "  8,33   4        1     0.000000000  3922  D   N 0 (00 ..) [kworker/u65:0]\n\
                     8,33  30        1     0.001368096  5025  D   R 8 + 8 [systemd-udevd]\n\
                     8,34  30        1     0.001368096  5025  D  WS 8 + 8 [x y]\n\
                     8,33  30        1     0.001368099  5025  C   R 8 + 8 [0]\n\
                     8,33  30        1     0.001368100  5025  D   D 8 + 8 [0]\n\
                     CPU0 (8,33):\n Reads Queued:           0,        0KiB\n";
-    let samples = [
-        (
-            "blkreplay",
-            "a notice; of two\nstart ; sector; length ; op ; x ; y\n  0.5 ; 16 ; 8 ; W ; 0.0 ; 0.0\n\
+
+/// Operation, offset, bytes and arrival.
+type Plain = (Op, u64, u64, u64);
+
+/// What a format is recognised by, and what it says.
+const SAMPLES: [(&str, &str, &[Plain]); 12] = [
+    (
+        "blkreplay",
+        "a notice; of two\nstart ; sector; length ; op ; x ; y\n  0.5 ; 16 ; 8 ; W ; 0.0 ; 0.0\n\
              1.0 ; 1 ; 2 ; R ; 0.0 ; 0.0\n",
-            vec![(Write, 8192, 4096, 500_000_000), (Read, 512, 1024, 1_000_000_000)],
-        ),
-        (
-            "disksim",
-            "938513000 4 264719034 16 0\n938828000 3 8 16 1\n",
-            vec![(Write, 264_719_034 * 512, 8192, 938_513_000), (Read, 4096, 8192, 938_828_000)],
-        ),
-        (
-            "disksim",
-            "0.5 4 8 16 0\n1.25 3 8 16 1\n",
-            vec![(Write, 4096, 8192, 500_000), (Read, 4096, 8192, 1_250_000)],
-        ),
-        (
-            "biotracer",
-            "4220896\t\t8\t\t4096\t\t5\t\t1.5\t\t1.6\t\t1.7\t\t1.8\n8\t17\t8704\t4\t1.5\t1.6\t1.7\t1.8\n",
-            vec![(Write, 4_220_896 * 512, 4096, 1_500_000_000), (Read, 4096, 8192, 1_500_000_000)],
-        ),
-        (
-            "blkparse",
-            blkparse,
-            vec![
-                (Read, 4096, 4096, 1_368_096),
-                (Write, 4096, 4096, 1_368_096),
-                (Discard, 4096, 4096, 1_368_100),
-            ],
-        ),
-        (
-            "wiscsee",
-            "39949 D read 299008 4096 0.000000100 0 False\n0 C read 299008 4096 0.1 0.1 False\n",
-            vec![(Read, 299_008, 4096, 100)],
-        ),
-        (
-            "spc",
-            "0,303567,3584,w,0.000000\n1,303574,512,R,0.5\n",
-            vec![(Write, 303_567 * 512, 3584, 0), (Read, 303_574 * 512, 512, 500_000_000)],
-        ),
-        (
-            "alibaba",
-            "419,W,13792,4096,1577808000000004\n725,R,4096,8192,1577808000000046\n",
-            vec![
-                (Write, 13_792, 4096, 1_577_808_000_000_004_000),
-                (Read, 4096, 8192, 1_577_808_000_000_046_000),
-            ],
-        ),
-        (
-            "tencent",
-            "1538323200,12910952,128,0,1063\n1538323200,6338688,8,1,1627\n",
-            vec![
-                (Read, 12_910_952 * 512, 65_536, 1_538_323_200_000_000_000),
-                (Write, 6_338_688 * 512, 4096, 1_538_323_200_000_000_000),
-            ],
-        ),
-        (
-            "msr",
-            "128166372003061629,usr,0,Read,7014609920,24576,41286\n\
+        &[(Op::Write, 8192, 4096, 500_000_000), (Op::Read, 512, 1024, 1_000_000_000)],
+    ),
+    (
+        "disksim",
+        "938513000 4 264719034 16 0\n938828000 3 8 16 1\n",
+        &[(Op::Write, 264_719_034 * 512, 8192, 938_513_000), (Op::Read, 4096, 8192, 938_828_000)],
+    ),
+    (
+        "disksim",
+        "0.5 4 8 16 0\n1.25 3 8 16 1\n",
+        &[(Op::Write, 4096, 8192, 500_000), (Op::Read, 4096, 8192, 1_250_000)],
+    ),
+    (
+        "biotracer",
+        "4220896\t\t8\t\t4096\t\t5\t\t1.5\t\t1.6\t\t1.7\t\t1.8\n8\t17\t8704\t4\t1.5\t1.6\t1.7\t1.8\n",
+        &[(Op::Write, 4_220_896 * 512, 4096, 1_500_000_000), (Op::Read, 4096, 8192, 1_500_000_000)],
+    ),
+    (
+        "blkparse",
+        BLKPARSE,
+        &[
+            (Op::Read, 4096, 4096, 1_368_096),
+            (Op::Write, 4096, 4096, 1_368_096),
+            (Op::Discard, 4096, 4096, 1_368_100),
+        ],
+    ),
+    (
+        "wiscsee",
+        "39949 D read 299008 4096 0.000000100 0 False\n0 C read 299008 4096 0.1 0.1 False\n",
+        &[(Op::Read, 299_008, 4096, 100)],
+    ),
+    (
+        "spc",
+        "0,303567,3584,w,0.000000\n1,303574,512,R,0.5\n",
+        &[(Op::Write, 303_567 * 512, 3584, 0), (Op::Read, 303_574 * 512, 512, 500_000_000)],
+    ),
+    (
+        "alibaba",
+        "419,W,13792,4096,1577808000000004\n725,R,4096,8192,1577808000000046\n",
+        &[
+            (Op::Write, 13_792, 4096, 1_577_808_000_000_004_000),
+            (Op::Read, 4096, 8192, 1_577_808_000_000_046_000),
+        ],
+    ),
+    (
+        "tencent",
+        "1538323200,12910952,128,0,1063\n1538323200,6338688,8,1,1627\n",
+        &[
+            (Op::Read, 12_910_952 * 512, 65_536, 1_538_323_200_000_000_000),
+            (Op::Write, 6_338_688 * 512, 4096, 1_538_323_200_000_000_000),
+        ],
+    ),
+    (
+        "msr",
+        "128166372003061629,usr,0,Read,7014609920,24576,41286\n\
              128166372016382155,usr,0,Write,2517696512,4096,703\n",
-            vec![
-                (Read, 7_014_609_920, 24_576, 1_172_163_600_306_162_900),
-                (Write, 2_517_696_512, 4096, 1_172_163_601_638_215_500),
-            ],
-        ),
-        (
-            "fio",
-            "fio version 2 iolog\n/dev/x add\n/dev/x open\n/dev/x write 0 4096\n/dev/x wait 250 0\n\
+        &[
+            (Op::Read, 7_014_609_920, 24_576, 1_172_163_600_306_162_900),
+            (Op::Write, 2_517_696_512, 4096, 1_172_163_601_638_215_500),
+        ],
+    ),
+    (
+        "fio",
+        "fio version 2 iolog\n/dev/x add\n/dev/x open\n/dev/x write 0 4096\n/dev/x wait 250 0\n\
              /dev/x trim 4096 8192\n/dev/x close\n",
-            vec![(Write, 0, 4096, 0), (Discard, 4096, 8192, 250_000)],
-        ),
-        (
-            "csv",
-            "proces,device,rw_flag,sector,size(sectors),timestamp(s)\n<...>,8:0,WS,8,16,0.5\na,8:0,RA,8,1,0.75\n",
-            vec![(Write, 4096, 8192, 500_000_000), (Read, 4096, 512, 750_000_000)],
-        ),
-    ];
-    for (name, text, wanted) in samples {
+        &[(Op::Write, 0, 4096, 0), (Op::Discard, 4096, 8192, 250_000)],
+    ),
+    (
+        "csv",
+        "proces,device,rw_flag,sector,size(sectors),timestamp(s)\n<...>,8:0,WS,8,16,0.5\na,8:0,RA,8,1,0.75\n",
+        &[(Op::Write, 4096, 8192, 500_000_000), (Op::Read, 4096, 512, 750_000_000)],
+    ),
+];
+
+#[test]
+fn samples_are_told_apart_and_read() {
+    let scratch = Scratch::new();
+    for (name, text, wanted) in SAMPLES {
         let path = scratch.file(name, text);
         let (source, found) = read(&path);
         assert_eq!(source.format().name(), name);

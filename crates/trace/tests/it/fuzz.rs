@@ -35,10 +35,10 @@ fn good(format: &str) -> Vec<u8> {
         process,
         start_ns: Some(number * 10 + 1),
         finish_ns: Some(number * 10 + 35),
-        waited: Some(number % 2 == 0),
+        waited: Some(number.is_multiple_of(2)),
         flags: Flags::SYNC,
         ..Request::new(
-            if number % 3 == 0 { Op::Read } else { Op::Write },
+            if number.is_multiple_of(3) { Op::Read } else { Op::Write },
             number % 5 * 4096,
             4096,
             number * 10,

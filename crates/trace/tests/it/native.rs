@@ -16,9 +16,9 @@ fn requests(count: u64) -> (Catalogue, Vec<Request>) {
     let devices = ["b", "a"].map(|name| names.devices.number(name).unwrap());
     let request = |number: u64| Request {
         device: devices[(number % 2) as usize],
-        finish_ns: (number % 3 > 0).then_some(number * 1000 + 500),
+        finish_ns: (!number.is_multiple_of(3)).then_some(number * 1000 + 500),
         ..Request::new(
-            if number % 5 == 0 { Op::Write } else { Op::Read },
+            if number.is_multiple_of(5) { Op::Write } else { Op::Read },
             number * 37 % 1000 * 4096,
             4096,
             number * 1000,
