@@ -107,6 +107,12 @@ impl Cell {
         NAMES[self as usize].0
     }
 
+    /// Whether Tables III and IV have it.
+    #[must_use]
+    pub fn is_of_tables(self) -> bool {
+        self < Self::SinglePage
+    }
+
     /// Its name in a table for people.
     #[must_use]
     pub fn title(self) -> &'static str {

@@ -93,7 +93,7 @@ fn more(line: &mut dyn FnMut(String, Value<'_>)) {
     }
     line("touched KiB".to_owned(), &|part| Some(part.working_set.as_ref()?.distinct_kib as f64));
     line("  not counted KiB".to_owned(), &|part| count(part.working_set.as_ref()?.not_counted_kib));
-    for (at, window) in ["minute", "hour"].into_iter().enumerate() {
+    for (at, window) in ["hour", "minute"].into_iter().enumerate() {
         line(format!("  KiB in a {window}"), &|part| {
             Some(part.working_set.as_ref()?.windows.get(at)?.mean_kib)
         });

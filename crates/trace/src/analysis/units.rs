@@ -36,7 +36,8 @@ pub(super) struct Gain {
 /// A table of the leaves of 16 GiB.
 type Branch<const SETS: usize> = [Option<Box<Leaf<SETS>>>; BRANCH_LEAVES as usize];
 
-/// `SETS` sets of units. The sets share their leaves: a unit that is put into each is looked up once.
+/// `SETS` sets of units, each of which holds those after it. The sets share their leaves: a unit that is put into each
+/// is looked up once.
 #[derive(Debug, Default)]
 pub(super) struct Units<const SETS: usize> {
     branches: Vec<Option<Box<Branch<SETS>>>>,
@@ -96,7 +97,7 @@ impl<const SETS: usize> Units<SETS> {
             match self.leaf(number, leaves) {
                 Some(leaf) => {
                     let range = (at % LEAF_UNITS, at % LEAF_UNITS + (until - at));
-                    touched(number, leaf.0.each_mut().map(|words| words.fill(range)));
+                    touched(number, leaf.fill(range));
                 }
                 None => lost += until - at,
             }
@@ -111,6 +112,22 @@ impl<const SETS: usize> Units<SETS> {
         if let Some(leaf) = branch.and_then(|branch| branch[(number % BRANCH_LEAVES) as usize].as_mut()) {
             leaf.0[set] = Words::EMPTY;
         }
+    }
+}
+
+impl<const SETS: usize> Leaf<SETS> {
+    /// Sets the bits from `first` up to `end` in every set. What is in one is in those before it, so that a set that
+    /// gets nothing new ends it.
+    #[inline]
+    fn fill(&mut self, range: (u64, u64)) -> [Gain; SETS] {
+        let mut gains = [Gain::default(); SETS];
+        for (words, gain) in self.0.iter_mut().zip(&mut gains).rev() {
+            *gain = words.fill(range);
+            if gain.new == 0 {
+                break;
+            }
+        }
+        gains
     }
 }
 

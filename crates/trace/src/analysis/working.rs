@@ -6,8 +6,9 @@ use super::units::{Leaves, Units};
 use nvmed_units::BLOCK_BYTES;
 use serde::Serialize;
 
-/// Widths of the windows: a minute and an hour.
-const WIDTHS_NS: [u64; 2] = [60_000_000_000, 3_600_000_000_000];
+/// Widths of the windows: an hour and a minute. Each is a multiple of the next, so that a unit in the open window of
+/// one is in those before it.
+const WIDTHS_NS: [u64; 2] = [3_600_000_000_000, 60_000_000_000];
 /// Most leaves, of all devices together: 4 TiB where they are touched, 400 MiB of memory.
 const LEAVES_MAX: u32 = 1 << 18;
 

@@ -11,6 +11,9 @@ fn requests(seed: u64) -> Vec<Request> {
     let (mut arrival_ns, mut end) = (dice.roll(1 << 40), 0);
     let step = *dice.pick(&[4096, 512]).expect("there are two");
     let told = dice.roll(4);
+    // In every other trace times are whole milliseconds: things happen at one time.
+    let unit_ns = if seed % 2 == 0 { 1_000_000 } else { 1 };
+    let coarse = |time_ns: u64| time_ns / unit_ns * unit_ns;
     let one = |_| {
         arrival_ns += dice.roll(3) * dice.next().checked_shr(25 + dice.roll(20) as u32).unwrap_or(0);
         let op = *dice
@@ -19,12 +22,14 @@ fn requests(seed: u64) -> Vec<Request> {
         let bytes = if op == Op::Flush { 0 } else { (1 + (dice.next() >> (54 + dice.roll(10)))) * step };
         let offset = if dice.chance(30) { end } else { dice.roll(40) * step + dice.roll(3) * (11 << 40) };
         end = offset + bytes;
-        let start_ns = arrival_ns + dice.roll(3) * dice.roll(5_000_000);
+        arrival_ns = coarse(arrival_ns);
+        let start_ns = coarse(arrival_ns + dice.roll(3) * dice.roll(5_000_000));
         Request {
             device: dice.roll(3) as u32,
             process: dice.roll(3) as u32,
             start_ns: (told > 0).then_some(start_ns),
-            finish_ns: (told > 1 || (told == 1 && dice.chance(50))).then(|| start_ns + dice.roll(9_000_000)),
+            finish_ns: (told > 1 || (told == 1 && dice.chance(50)))
+                .then(|| coarse(start_ns + dice.roll(9_000_000))),
             waited: dice.chance(70).then(|| dice.chance(40)),
             ..Request::new(op, offset, bytes, arrival_ns)
         }

@@ -113,7 +113,7 @@ fn what_the_paper_does_not_have_is_the_one_by_hand() {
     // Units 0 to 4, and 256 to 259.
     let working_set = working_set.as_ref().expect("of a device");
     assert_eq!((working_set.distinct_kib, working_set.not_counted_kib), (36, 0));
-    assert_eq!((working_set.windows[0].max_kib, working_set.windows[0].window_s), (36, 60));
+    assert_eq!((working_set.windows[1].max_kib, working_set.windows[1].window_s), (36, 60));
     // Units 0 1, 2, 0, 1 2 3 4, 256 257 258 259, 256 257 258: 15 touches. 0 comes again after 2 others, then 1 and 2
     // after 2 others each, 256 to 258 after 3 others each.
     let reuse = summary.reuse.expect("it was asked for");
