@@ -1,6 +1,6 @@
 //! One small trace whose every number was found by hand.
 
-use nvmed_trace::{Analysis, Cell, Op, Part, Request, Summary, TimeClass};
+use nvmed_trace::{Analysis, Cell, Names, Op, Part, Request, Summary, TimeClass};
 
 const KIB: u64 = 1024;
 const MS: u64 = 1_000_000;
@@ -121,6 +121,26 @@ fn what_the_paper_does_not_have_is_the_one_by_hand() {
     let hits: Vec<(u64, f64)> = reuse.hits.iter().map(|at| (at.cache_kib, at.hit_pct)).collect();
     assert_eq!(hits, [(4, 0.0), (8, 0.0), (16, 40.0)]);
     assert!(near(reuse.first_pct, 60.0));
+}
+
+#[test]
+fn parts_have_the_names_of_the_source() {
+    let (mut devices, mut processes) = (Names::default(), Names::default());
+    assert_eq!(
+        (devices.number("sda"), processes.number("a"), processes.number("b")),
+        (Some(1), Some(1), Some(2))
+    );
+    let mut analysis = Analysis::default();
+    for (device, process) in [(0, 0), (1, 2)] {
+        analysis.push(&Request { device, process, ..Request::new(Op::Read, 0, 4096, 0) });
+    }
+    let summary = analysis.finish().named("trace", &devices, &processes);
+    let names = |parts: &[Part]| parts.iter().map(|part| part.row.name.clone()).collect::<Vec<_>>();
+    assert_eq!(summary.all.row.name, "trace");
+    assert_eq!(
+        (names(&summary.devices), names(&summary.processes)),
+        (vec!["device 0".into(), "sda".into()], vec!["b".into()])
+    );
 }
 
 #[test]

@@ -80,6 +80,13 @@ fn up_to(classes: &[TimeClass], limit_ms: f64) -> f64 {
     100.0 * count(limit_ms) / count(f64::INFINITY)
 }
 
+/// The mean service time after gaps of such limits.
+fn service_ms(classes: &[TimeClass], is_meant: fn(f64) -> bool) -> f64 {
+    let meant = || classes.iter().filter(|class| is_meant(class.at_most_ms.unwrap_or(f64::INFINITY)));
+    let requests = |class: &TimeClass| class.requests as f64;
+    meant().map(|class| class.mean_ms * requests(class)).sum::<f64>() / meant().map(requests).sum::<f64>()
+}
+
 #[test]
 fn distributions_are_those_of_the_papers_words() {
     let (mut rows, mut waits_behind) = (Vec::new(), 0);
@@ -100,7 +107,13 @@ fn distributions_are_those_of_the_papers_words() {
             assert!((count(3) + count(4)) as f64 / of > 0.65, "from 16 to 64 KiB: {:?}", part.sizes);
             assert!(up_to(&part.gaps, 1.0) > 50.0, "{:?}", part.gaps);
         }
-        // Characteristic 5's figures: the great majority within 16 ms, few above 128 ms.
+        if row.get(Cell::Arrival).is_some_and(|rate| rate < 1.0) {
+            // Characteristic 4: the device wakes up.
+            let soon = service_ms(&part.service_after_gap, |at_most_ms| at_most_ms <= 512.0);
+            let late = service_ms(&part.service_after_gap, |at_most_ms| at_most_ms > 1_024.0);
+            assert!(late > 2.0 * soon, "{}: {late} ms after a second, else {soon} ms", row.name);
+        }
+        // Figure 5's words: the great majority within 16 ms, few above 128 ms.
         assert!(up_to(&part.response, 16.0) > 70.0 && up_to(&part.response, 128.0) > 97.0, "{}", row.name);
         rows.push(part.row);
     }
