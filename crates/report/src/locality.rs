@@ -33,8 +33,8 @@ fn working_sets(traces: &[Traced<'_>]) -> String {
 
 fn width(seconds: u64) -> String {
     match seconds {
-        _ if seconds % 3600 == 0 => format!("{} h", seconds / 3600),
-        _ if seconds % 60 == 0 => format!("{} min", seconds / 60),
+        _ if seconds.is_multiple_of(3600) => format!("{} h", seconds / 3600),
+        _ if seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
         _ => format!("{seconds} s"),
     }
 }
