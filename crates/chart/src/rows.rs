@@ -93,8 +93,13 @@ fn bar(row: &Row, most: f64, text: &dyn Fn(f64) -> String, parts: &[&str]) -> St
     }
     if let Some((low, high)) = row.range.filter(|(low, high)| low.is_finite() && high.is_finite()) {
         let (low, high) = (percent(low), percent(high));
-        let _ =
-            write!(out, "<line class=\"range\" x1=\"{low:.2}%\" x2=\"{high:.2}%\" y1=\"50%\" y2=\"50%\"/>");
+        // The wider one keeps the other visible on any colour.
+        for class in ["halo", "range"] {
+            let _ = write!(
+                out,
+                "<line class=\"{class}\" x1=\"{low:.2}%\" x2=\"{high:.2}%\" y1=\"50%\" y2=\"50%\"/>"
+            );
+        }
     }
     out
 }
