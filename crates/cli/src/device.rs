@@ -167,7 +167,7 @@ fn facts(profile: &DriveProfile, drive: &Profile, array: &ArrayProfile, figures:
         "channels": array.channels, "chips_per_channel": array.chips, "dies_per_chip": array.dies,
         "planes_per_die": array.planes, "registers_per_plane": array.registers, "blocks": blocks.collect::<Vec<_>>(),
         "read_4k_ns": figures.read_ns, "write_4k_ns": figures.write_ns,
-        "map_cache_bytes": cached, "map_pages_bytes": array.map_pages() * UNIT_BYTES,
+        "packed_writes": array.packed_writes, "map_cache_bytes": cached, "map_pages_bytes": array.map_pages() * UNIT_BYTES,
         "random_read_bytes_per_s": figures.rate(Work::RandomRead),
         "random_write_bytes_per_s": figures.rate(Work::RandomWrite),
         "stream_read_bytes_per_s": figures.rate(Work::StreamRead),
@@ -213,10 +213,14 @@ fn page(profile: &DriveProfile, drive: &Profile, array: &ArrayProfile, figures: 
         0 => String::new(),
         ns => format!("; sleeps after {}, wakes in {}", time(ns as f64), time(array.warm_up_ns as f64)),
     };
+    let packs = match array.packed_writes {
+        1 => String::new(),
+        writes => format!("; packs up to {writes} writes that wait"),
+    };
     let (commands, command) = (drive.commands, time(array.command_ns as f64));
     line(
         "controller",
-        &format!("{commands} commands at once, {command} each{}{sleep}", buffer.unwrap_or_default()),
+        &format!("{commands} commands at once, {command} each{}{packs}{sleep}", buffer.unwrap_or_default()),
     );
     if let Some(cache) = array.translation.as_ref().and_then(|translation| translation.map_cache) {
         let (bytes, map_bytes) = (cache.pages() * UNIT_BYTES, array.map_pages() * UNIT_BYTES);

@@ -173,7 +173,8 @@ impl Life {
     fn new(array: &ArrayProfile, depth: usize) -> Self {
         let profile = Profile { commands: depth as u32, medium: Medium::Array(Box::new(array.clone())) };
         profile.check().expect("the profile of a test");
-        let mut drive = Drive::new(array, depth, Tables::on_heap(&profile)).expect("the profile of a test");
+        let mut drive =
+            Drive::new(array, depth as u32, Tables::on_heap(&profile)).expect("the profile of a test");
         drive.layer_mut().expect("a drive with a layer").contents.is_followed = true;
         Self {
             drive,

@@ -27,7 +27,7 @@ pub struct Command {
     pub bytes: u64,
 }
 
-/// A command that has arrived: a number below [`crate::Profile::commands`], free again when its completion was
+/// A command that has arrived: a number below [`crate::Profile::tickets`], free again when its completion was
 /// handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(pub u32);

@@ -6,6 +6,7 @@ use crate::command::{Command, Completion, Kind, Ticket};
 use crate::layer::Layer;
 use crate::line::Line;
 use crate::link::Link;
+use crate::packing::Packing;
 use crate::profile::{ArrayProfile, ProfileError, WRITE_BYTES_MAX};
 use crate::tables::{Tables, Words};
 use std::collections::VecDeque;
@@ -35,6 +36,8 @@ pub(crate) struct Drive<W> {
     link_out: Link,
     /// Commands that arrived and were not looked at.
     starts: Line,
+    /// Absent, each command is by itself, and whoever owns the drive gives it no more than it takes.
+    packing: Option<Box<Packing>>,
     commands: Box<[Active]>,
     /// Absent, pages are overwritten in place.
     layer: Option<Layer<W>>,
@@ -48,16 +51,19 @@ pub(crate) struct Drive<W> {
 
 impl<W: Words> Drive<W> {
     /// An idle drive without data.
-    pub fn new(profile: &ArrayProfile, commands: usize, tables: Tables<W>) -> Result<Self, ProfileError> {
+    pub fn new(profile: &ArrayProfile, commands: u32, tables: Tables<W>) -> Result<Self, ProfileError> {
+        let tickets = profile.tickets(commands) as usize;
         let nothing = Active { command: Command { kind: Kind::Flush, start: 0, bytes: 0 }, left: 0 };
         Ok(Self {
             calendar: Calendar::new(CHANNELS + Array::resources(profile)),
             array: Array::new(profile, CHANNELS),
             link_in: Link::new(profile.link_in),
             link_out: Link::new(profile.link_out),
-            starts: Line::new(commands),
-            commands: vec![nothing; commands].into(),
-            layer: Layer::new(profile, commands, tables)?,
+            starts: Line::new(tickets),
+            packing: (profile.packed_writes > 1)
+                .then(|| Box::new(Packing::new(profile.packed_writes, commands, tickets))),
+            commands: vec![nothing; tickets].into(),
+            layer: Layer::new(profile, (commands as usize, tickets), tables)?,
             done: VecDeque::with_capacity(64),
             under_way: 0,
             idle_since: 0,
@@ -81,6 +87,12 @@ impl<W: Words> Drive<W> {
         );
     }
 
+    /// Whether there is room for one more command, as far as it is packed with others.
+    #[inline]
+    pub fn takes(&self) -> bool {
+        self.packing.as_ref().is_none_or(|packing| packing.takes())
+    }
+
     /// A command arrives at `now`, before which everything has happened.
     #[inline]
     pub fn arrive(&mut self, now: u64, ticket: Ticket, command: &Command) {
@@ -95,8 +107,20 @@ impl<W: Words> Drive<W> {
             }
         }
         self.under_way += 1;
+        if let Some(packing) = &mut self.packing {
+            let can_be_packed = command.kind == Kind::Write { fua: false };
+            if !packing.arrive(now, ticket.0, can_be_packed) {
+                return;
+            }
+        }
+        self.admit(now, ticket.0);
+    }
+
+    /// The drive works on a command from now on.
+    #[inline]
+    fn admit(&mut self, now: u64, command: u32) {
         let start = (now + self.profile.command_ns).max(self.awake_at);
-        if self.starts.enter(start, ticket.0) {
+        if self.starts.enter(start, command) {
             self.calendar.set(START, start);
         }
     }
@@ -202,7 +226,17 @@ impl<W: Words> Drive<W> {
         self.end(now, command, false);
     }
 
+    /// A command has ended: it is done, by itself or with its pack.
     fn end(&mut self, now: u64, command: u32, refused: bool) {
+        let Some(packing) = &mut self.packing else { return self.leave_done(now, command, refused) };
+        let Some(pack) = packing.end(command, refused) else { return };
+        let next = packing.next(now);
+        pack.into_iter().for_each(|(command, refused)| self.leave_done(now, command, refused));
+        next.into_iter().for_each(|command| self.admit(now, command));
+    }
+
+    #[inline]
+    fn leave_done(&mut self, now: u64, command: u32, refused: bool) {
         self.done.push_back(Completion { ticket: Ticket(command), time: now, refused });
         self.under_way -= 1;
         if self.under_way == 0 {

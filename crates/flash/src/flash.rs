@@ -46,12 +46,11 @@ impl<W: Words> Flash<W> {
     /// When the tables have other sizes.
     pub fn with_tables(profile: &Profile, tables: Tables<W>) -> Result<Self, ProfileError> {
         profile.check()?;
-        let commands = profile.commands as usize;
         let machine = match &profile.medium {
-            Medium::Fixed(fixed) => Machine::Fixed(Fixed::new(*fixed, commands)),
-            Medium::Array(array) => Machine::Array(Box::new(Drive::new(array, commands, tables)?)),
+            Medium::Fixed(fixed) => Machine::Fixed(Fixed::new(*fixed, profile.commands as usize)),
+            Medium::Array(array) => Machine::Array(Box::new(Drive::new(array, profile.commands, tables)?)),
         };
-        Ok(Self { machine, free: (0..profile.commands).rev().collect(), now: 0 })
+        Ok(Self { machine, free: (0..profile.tickets()).rev().collect(), now: 0 })
     }
 
     /// Whether the drive takes one more command now. What it does not take waits, and arrives at the time of the
@@ -59,7 +58,11 @@ impl<W: Words> Flash<W> {
     #[inline]
     #[must_use]
     pub fn takes(&self) -> bool {
-        !self.free.is_empty()
+        let has_room = match &self.machine {
+            Machine::Fixed(_) => true,
+            Machine::Array(drive) => drive.takes(),
+        };
+        has_room && !self.free.is_empty()
     }
 
     /// Until when everything has happened: an arrival is no earlier.

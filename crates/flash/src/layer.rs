@@ -172,7 +172,7 @@ impl<W: Words> Layer<W> {
     /// The translation layer of an empty drive; `None` where pages are overwritten in place.
     pub fn new(
         array: &ArrayProfile,
-        commands: usize,
+        (commands, tickets): (usize, usize),
         tables: Tables<W>,
     ) -> Result<Option<Self>, ProfileError> {
         let Some(profile) = &array.translation else { return Ok(None) };
@@ -214,14 +214,14 @@ impl<W: Words> Layer<W> {
             sector_bytes: array.sector_bytes,
             logical: array.logical_units() as u32,
             map,
-            map_cache: profile.map_cache.map(|cache| Box::new(MapCache::new(array, &cache, commands))),
+            map_cache: profile.map_cache.map(|cache| Box::new(MapCache::new(array, &cache, tickets))),
             owners,
             blocks,
             buffer: Buffer::new(slots),
             gathers: vec![Gather::default(); geometry.kinds()],
             forced: 0,
             busy_slots: 0,
-            waiting: Waiting { units: vec![0; commands].into(), ..Waiting::default() },
+            waiting: Waiting { units: vec![0; tickets].into(), ..Waiting::default() },
             rows: Vec::new(),
             free_rows: Vec::new(),
             row_units: Vec::new(),

@@ -28,6 +28,7 @@ mod layer;
 mod line;
 mod link;
 mod map_cache;
+mod packing;
 mod precondition;
 mod profile;
 mod program;

@@ -268,6 +268,11 @@ impl MapCache {
         self.ready.pop_front().map(|command| (command, self.waiters[command as usize].page))
     }
 
+    /// Whether a map page waits for room.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.queues.iter().any(|queue| queue.len > 0)
+    }
+
     /// Whether more wait for room than are being written, and there is something to write.
     pub(crate) fn wants_write_out(&self) -> bool {
         let waiting = self.queues[WANTED].len + self.queues[LATE].len;

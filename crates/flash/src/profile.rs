@@ -14,6 +14,8 @@ pub const DIE_PLANES_MAX: usize = 8;
 pub const COMMANDS_MAX: u32 = 1 << 20;
 /// Kinds of blocks in a plane, at most.
 pub const KINDS_MAX: usize = 4;
+/// Most writes of a pack (JESD84-B451).
+pub const PACKED_WRITES_MAX: u32 = 63;
 
 /// A drive: what is common to all media, and the medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +79,9 @@ pub struct ArrayProfile {
     pub command_ns: u64,
     /// After so long without a command the drive sleeps; 0 is never.
     pub low_power_ns: u64,
+    /// Writes that wait and that the drive takes as one command, at most; 1: each by itself (JESD84-B451, packed
+    /// commands).
+    pub packed_writes: u32,
     /// What a sleeping drive adds to its next command.
     pub warm_up_ns: u64,
     /// How often in a row what waits may be overtaken.
@@ -173,6 +178,7 @@ impl Default for ArrayProfile {
             link_in: Rate::UNLIMITED,
             command_ns: 0,
             low_power_ns: 0,
+            packed_writes: 1,
             warm_up_ns: 0,
             overtakes: 16,
             blocks: vec![BlockKind::default()],
@@ -332,6 +338,12 @@ impl ArrayProfile {
         self.dies_total() * self.planes
     }
 
+    /// Commands that are in the drive at once, of which it works on so many; one more is taken to see whether it can be
+    /// packed.
+    pub(crate) fn tickets(&self, commands: u32) -> u32 {
+        if self.packed_writes > 1 { commands * self.packed_writes + 1 } else { commands }
+    }
+
     /// Units that a host sees.
     #[must_use]
     pub fn logical_units(&self) -> u64 {
@@ -361,6 +373,7 @@ impl ArrayProfile {
         range("channels x chips x dies x planes", self.planes_total().into(), 1, PLANES_MAX.into())?;
         range("registers", self.registers.into(), 1, 4)?;
         range("overtakes", self.overtakes.into(), 1, 1 << 20)?;
+        range("packed_writes", self.packed_writes.into(), 1, PACKED_WRITES_MAX.into())?;
         range("sector_bytes", self.sector_bytes, 1, UNIT_BYTES)?;
         multiple("a unit of 4096 bytes", UNIT_BYTES, self.sector_bytes)?;
         for ns in [self.multi_plane_ns, self.command_ns, self.warm_up_ns, self.low_power_ns] {
@@ -402,6 +415,15 @@ impl Profile {
         Self { commands: 1 << 16, medium: Medium::Fixed(fixed) }
     }
 
+    /// Commands that are in the drive at once, at most.
+    #[must_use]
+    pub fn tickets(&self) -> u32 {
+        match &self.medium {
+            Medium::Fixed(_) => self.commands,
+            Medium::Array(array) => array.tickets(self.commands),
+        }
+    }
+
     /// Whether this is a drive.
     ///
     /// # Errors
@@ -413,7 +435,11 @@ impl Profile {
                 duration("read_latency", fixed.read_ns)?;
                 duration("write_latency", fixed.write_ns)
             }
-            Medium::Array(array) => array.check(),
+            Medium::Array(array) => {
+                array.check()?;
+                let packed = u64::from(self.commands) * u64::from(array.packed_writes);
+                range("commands x packed_writes", packed, 1, COMMANDS_MAX.into())
+            }
         }
     }
 }

@@ -26,7 +26,8 @@ impl<W: Words> Layer<W> {
             is_waiting = !is_nowhere && !cache.find(page, ticket, from);
             *if is_waiting { &mut self.counts.map_misses } else { &mut self.counts.map_hits } += 1;
         }
-        self.awake |= is_waiting;
+        // A map page that was found may have been the one in whose place another is wanted.
+        self.awake |= cache.is_wanted();
         self.map_cache = Some(cache);
         !is_waiting
     }

@@ -91,7 +91,7 @@ impl Simulation {
             first: 0,
             open: 0,
             waiting: VecDeque::new(),
-            requests: vec![0; profile.commands as usize],
+            requests: vec![0; profile.tickets() as usize],
             done: Simulated::default(),
         })
     }

@@ -132,7 +132,7 @@ struct Replay {
 
 impl Replay {
     fn new(profile: &Profile, flash: Flash) -> Self {
-        Self { flash, under_way: vec![None; profile.commands as usize], found: Replayed::default() }
+        Self { flash, under_way: vec![None; profile.tickets() as usize], found: Replayed::default() }
     }
 
     /// A command arrives; `None` if the drive does not take it.

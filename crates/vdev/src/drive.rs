@@ -86,7 +86,7 @@ impl Drive {
             flash,
             kept,
             arbiter: Arbiter::new(),
-            slots: Vec::with_capacity(profile.commands as usize),
+            slots: Vec::with_capacity(profile.tickets() as usize),
             rungs: Vec::with_capacity(RUNGS_MAX),
             recorder: None,
         };

@@ -39,7 +39,11 @@ fn a_drive_is_shown_with_what_it_can_do() {
     );
     let json = scratch.ok(["device", "show", "emmc", "--json"]);
     assert!(json.contains("\"commands\":1,") && json.contains("\"read_4k_ns\":282880.0"), "{json}");
-    assert!(scratch.ok(["device", "show", "emmc"]).contains("sleeps after 500 ms, wakes in 4 ms"));
+    assert!(
+        scratch
+            .ok(["device", "show", "emmc"])
+            .contains("; packs up to 63 writes that wait; sleeps after 500 ms, wakes in 4 ms")
+    );
     let page = scratch.ok(["device", "show", "dram", "--size", "1G"]);
     assert!(
         page.contains("overwritten in place: read 30 ns") && !page.contains("over-provisioning"),

@@ -4,9 +4,10 @@
 //! times of a page's read, of a program and of an erase; x the bus time of a page. All pages are of one unit unless
 //! said.
 
-use crate::drives::{Dice, nand};
+use crate::drives::{Dice, nand, translation};
 use nvmed_flash::{
-    ArrayProfile, Command, FixedProfile, Flash, Kind, MapCacheProfile, Medium, Profile, Rate, UNIT_BYTES,
+    ArrayProfile, Command, FixedProfile, Flash, Kind, MapCacheProfile, Medium, Profile, Rate,
+    TranslationProfile, UNIT_BYTES,
 };
 
 const READ_NS: u64 = 40_000;
@@ -379,4 +380,38 @@ fn random_overwrites_amplify_as_published_and_keep_the_die_busy() {
             + (after.erases - before.erases) * ERASE_NS;
         near((ended - began) as f64, busy as f64, 1.0, "the die's time");
     }
+}
+
+#[test]
+fn writes_that_wait_are_one_command_of_a_drive_that_packs_them() {
+    // Two planes, and one command at a time: two writes take as long as one, and complete with it.
+    let mut array = nand(12, 16);
+    (array.channels, array.chips, array.dies, array.planes, array.packed_writes) = (2, 1, 1, 1, 3);
+    array.capacity_bytes = 40 * UNIT_BYTES;
+    array.translation = Some(TranslationProfile { buffer_bytes: 0, ..translation() });
+    let write =
+        |unit: u64| Command { kind: Kind::Write { fua: false }, start: unit * UNIT_BYTES, bytes: UNIT_BYTES };
+    let times = |array: &ArrayProfile| {
+        let mut flash =
+            Flash::new(&Profile { commands: 1, medium: Medium::Array(Box::new(array.clone())) }).unwrap();
+        let (mut times, mut sent) = (Vec::new(), 0);
+        while times.len() < 6 {
+            while sent < 6 && flash.takes() {
+                let _ = flash.arrive(flash.now(), &write(sent));
+                sent += 1;
+            }
+            times.push(flash.advance(u64::MAX).unwrap().time);
+        }
+        times
+    };
+    let alone = times(&ArrayProfile { packed_writes: 1, ..array.clone() });
+    assert_eq!(alone, [1, 2, 3, 4, 5, 6].map(|turn| turn * alone[0]));
+    // The first one found the drive idle with two more; the next three waited.
+    let packed = times(&array);
+    let turn = |number: usize| packed[3 * number + 2] - number.checked_sub(1).map_or(0, |_| packed[2]);
+    assert!(
+        packed[..3].iter().all(|&time| time == packed[2])
+            && packed[3..].iter().all(|&time| time == packed[5])
+    );
+    assert!((0..2).all(|number| turn(number) < 3 * alone[0]), "{packed:?} beside {alone:?}");
 }

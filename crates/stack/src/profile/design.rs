@@ -126,6 +126,7 @@ fn template(document: &Document) -> ArrayProfile {
         command_ns: controller.command_us.ns,
         low_power_ns: controller.low_power_ms.ns,
         warm_up_ns: controller.warm_up_ms.ns,
+        packed_writes: controller.packed_writes.0,
         overtakes: controller.overtakes.0,
         blocks,
         translation: document.translation.as_ref().map(translation),

@@ -69,10 +69,17 @@ pub(crate) struct Controller {
     pub low_power_ms: Milliseconds,
     #[serde(default)]
     pub warm_up_ms: Milliseconds,
+    #[serde(default = "not_packed")]
+    pub packed_writes: Whole<1, 63>,
     #[serde(default)]
     pub multi_plane_us: Microseconds,
     #[serde(default = "overtakes")]
     pub overtakes: Whole<1, 1_048_576>,
+}
+
+/// Each write by itself.
+fn not_packed() -> Whole<1, 63> {
+    Whole(1)
 }
 
 /// Often enough that reads go before programs, and seldom enough that programs go on.

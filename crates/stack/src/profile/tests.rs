@@ -71,13 +71,12 @@ fn small_drives_have_smaller_blocks_and_then_fewer_planes() {
     assert_eq!((channels, dies, planes), (8, 1, 1));
 }
 
-/// Keeps as many commands under way as the drive takes, until `count` are done; answers nanoseconds a command, of the
-/// second half.
+/// Keeps up to `depth` commands under way, until `count` are done; answers nanoseconds a command, of the second half.
 fn pace(flash: &mut Flash, depth: u32, count: u64, mut next: impl FnMut() -> Command) -> f64 {
     let (mut sent, mut done, mut under_way) = (0, 0, 0);
     let (mut now, mut half) = (flash.now(), 0);
     while done < count {
-        while sent < count && under_way < depth && flash.takes() {
+        while sent < count && under_way < depth {
             let _ = flash.arrive(now, &next());
             (sent, under_way) = (sent + 1, under_way + 1);
         }
@@ -98,7 +97,7 @@ fn command(is_read: bool, start: u64, bytes: u64) -> Command {
 fn written(drive: &Profile, span: u64, bytes: u64) -> Flash {
     let mut flash = Flash::new(drive).unwrap();
     let mut at = 0;
-    pace(&mut flash, 64, span / bytes, || {
+    pace(&mut flash, drive.commands.min(64), span / bytes, || {
         at += bytes;
         command(false, at - bytes, bytes)
     });
@@ -115,7 +114,7 @@ fn simulated(drive: &Profile, work: Work) -> f64 {
     // Page after page: with pure chance some planes are idle while others have much to do.
     let stride = if is_read { bytes.max(array(drive).blocks[0].page_bytes) } else { bytes };
     let mut at = 0;
-    let pace = pace(&mut flash, u32::MAX, span / bytes, || {
+    let pace = pace(&mut flash, drive.commands, span / bytes, || {
         at += stride;
         let turns = at / span;
         command(is_read, (at + turns * bytes) % span, bytes)

@@ -103,6 +103,7 @@ fn array(dice: &mut Dice) -> ArrayProfile {
         link_in: rate(dice),
         command_ns: dice.of(&[0, 0, 1_000, 777]),
         low_power_ns: dice.of(&[0, 0, 400_000]),
+        packed_writes: dice.of(&[1, 1, 1, 2, 5, 63]),
         warm_up_ns: dice.of(&[0, 1_000_000]),
         overtakes: dice.of(&[1, 2, 3, 16]),
         blocks,

@@ -103,6 +103,15 @@ pub struct Naive<'a> {
     pub events: Vec<Event>,
     pub medium: Medium,
     commands: HashMap<usize, Pending>,
+    /// Commands, or packs of writes, that it works on at once; how many these are now.
+    room: usize,
+    working: usize,
+    /// The command that waits to begin.
+    waiting: Option<usize>,
+    /// The pack that can be joined, and when.
+    open: Option<(usize, u64)>,
+    /// Each command that began, by itself or with others: its members, and how they ended.
+    packs: Vec<Vec<(usize, Option<bool>)>>,
     completions: Vec<(usize, u64, bool)>,
     links: [Link; 2],
     idle_since: u64,
@@ -149,7 +158,7 @@ pub fn simulate(profile: &ArrayProfile, room: usize, load: &[(u64, Command)]) ->
     for (number, &(time, command)) in load.iter().enumerate() {
         at = time.max(at);
         drive.run(at, false);
-        if drive.commands.len() == room {
+        if !drive.takes() {
             // It waits in its queue, and arrives when a completion makes room.
             let before = drive.completions.len();
             drive.run(u64::MAX, true);
@@ -174,6 +183,11 @@ impl<'a> Naive<'a> {
             events: Vec::new(),
             medium: Medium::new(profile),
             commands: HashMap::new(),
+            room,
+            working: 0,
+            waiting: None,
+            open: None,
+            packs: Vec::new(),
             completions: Vec::new(),
             links: Default::default(),
             idle_since: 0,
@@ -279,6 +293,34 @@ impl<'a> Naive<'a> {
             }
         }
         self.commands.insert(number, Pending { command, pieces: 0, units: 0 });
+        let is_write = command.kind == Kind::Write { fua: false };
+        let most = self.profile.packed_writes as usize;
+        if let Some((pack, _)) =
+            self.open.filter(|&(pack, time)| is_write && time == self.now && self.packs[pack].len() < most)
+        {
+            self.packs[pack].push((number, None));
+            self.look_at(number);
+        } else if self.working < self.room {
+            self.begin_pack(number);
+        } else {
+            self.open = None;
+            self.waiting = Some(number);
+        }
+    }
+
+    fn takes(&self) -> bool {
+        if self.profile.packed_writes == 1 { self.commands.len() < self.room } else { self.waiting.is_none() }
+    }
+
+    fn begin_pack(&mut self, number: usize) {
+        self.working += 1;
+        self.packs.push(vec![(number, None)]);
+        let is_write = self.command(number).kind == Kind::Write { fua: false };
+        self.open = is_write.then_some((self.packs.len() - 1, self.now));
+        self.look_at(number);
+    }
+
+    fn look_at(&mut self, number: usize) {
         self.at((self.now + self.profile.command_ns).max(self.awake_at), START, number);
     }
 
@@ -287,8 +329,22 @@ impl<'a> Naive<'a> {
     }
 
     fn end(&mut self, number: usize, refused: bool) {
-        self.commands.remove(&number).expect("a command completes once");
-        self.completions.push((number, self.now, refused));
+        let is_of = |pack: &Vec<(usize, Option<bool>)>| pack.iter().any(|member| member.0 == number);
+        let at = self.packs.iter().rposition(is_of).expect("a command has begun");
+        let member = self.packs[at].iter_mut().find(|member| member.0 == number).expect("it is of this pack");
+        assert!(member.1.replace(refused).is_none(), "a command completes once");
+        if self.packs[at].iter().any(|member| member.1.is_none()) {
+            return;
+        }
+        for (number, refused) in self.packs[at].clone() {
+            self.commands.remove(&number).expect("it is under way");
+            self.completions.push((number, self.now, refused == Some(true)));
+        }
+        self.working -= 1;
+        self.open = self.open.filter(|(open, _)| *open != at);
+        if let Some(number) = self.waiting.take() {
+            self.begin_pack(number);
+        }
         if self.commands.is_empty() {
             self.idle_since = self.now;
             if let Some(layer) = self.layer().filter(|layer| layer.gc_idle_blocks > 0) {

@@ -31,6 +31,8 @@ fn device(profile: &str, units: u32) -> Result<Profile, LabError> {
         array.planes = (units / 4).clamp(1, 2);
         array.blocks.iter_mut().for_each(|kind| kind.per_plane *= before / units);
         array.low_power_ns = 0;
+        // The traces were recorded below the driver that packs.
+        array.packed_writes = 1;
     }
     Ok(drive)
 }
