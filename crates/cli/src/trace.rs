@@ -1,6 +1,8 @@
-//! `nvmed trace`: block traces, shown and converted.
+//! `nvmed trace`: block traces, shown, converted, analysed and synthesised.
 
+mod analyse;
 pub mod arguments;
+mod synthesise;
 
 use crate::failure::{Failure, Status};
 use crate::output::Output;
@@ -8,7 +10,7 @@ use arguments::{Convert, Reading, Show, TraceCommand};
 use nvmed_trace::{FORMATS, Flags, Options, Request, Sink, Source, TraceError};
 use std::path::Path;
 
-/// Lists formats, shows or converts a trace.
+/// Lists formats; shows, converts, analyses or synthesises a trace.
 ///
 /// # Errors
 /// A trace cannot be read or written.
@@ -17,6 +19,8 @@ pub fn trace(command: &TraceCommand) -> Result<(), Failure> {
         TraceCommand::Formats => formats(),
         TraceCommand::Show(arguments) => show(arguments),
         TraceCommand::Convert(arguments) => convert(arguments),
+        TraceCommand::Analyse(arguments) => analyse::run(arguments),
+        TraceCommand::Synthesise(arguments) => synthesise::run(arguments),
     }
 }
 

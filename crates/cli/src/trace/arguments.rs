@@ -1,5 +1,7 @@
 //! The command line of `nvmed trace`.
 
+use super::analyse::Analyse;
+use super::synthesise::Synthesise;
 use clap::{Args, Subcommand};
 use nvmed_trace::{FORMATS, Format, Tolerance};
 use std::path::PathBuf;
@@ -14,6 +16,9 @@ Example:
   nvmed trace show mysql.load.gz --rows 5
   nvmed trace convert mysql.load.gz mysql.parquet
   nvmed trace convert sda sda.fio --to fio
+  nvmed trace analyse mysql.load.gz mssql.load.gz
+  nvmed trace synthesise Twitter --seed 7 -o twitter.parquet
+  nvmed trace synthesise --like mysql.load.gz --rate 2 -o faster.parquet
 
 Exit status: 0 done; 1 failed, no trace, or too many malformed lines; 2 wrong arguments.";
 
@@ -38,6 +43,12 @@ pub enum TraceCommand {
     /// Write a trace in another format
     #[command(after_help = TRACES)]
     Convert(Convert),
+    /// Say what traces are like: the tables of IISWC'15 and more, side by side
+    #[command(after_help = TRACES)]
+    Analyse(Analyse),
+    /// Make a trace from a row of these tables, or like another trace
+    #[command(after_help = TRACES)]
+    Synthesise(Synthesise),
 }
 
 /// How a trace is read.
@@ -82,7 +93,11 @@ pub struct Convert {
     pub to_format: &'static Format,
 }
 
-fn format(name: &str) -> Result<&'static Format, String> {
+/// The format of a name.
+///
+/// # Errors
+/// There is none.
+pub fn format(name: &str) -> Result<&'static Format, String> {
     let names = || FORMATS.iter().map(Format::name).collect::<Vec<_>>().join(", ");
     Format::named(name).ok_or_else(|| format!("no format is called so; there are {}", names()))
 }

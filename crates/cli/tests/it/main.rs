@@ -24,4 +24,5 @@ mod start;
 mod support;
 mod top;
 mod trace;
+mod trace_study;
 mod worn;

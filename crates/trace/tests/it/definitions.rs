@@ -12,7 +12,7 @@ fn requests(seed: u64) -> Vec<Request> {
     let step = *dice.pick(&[4096, 512]).expect("there are two");
     let told = dice.roll(4);
     // In every other trace times are whole milliseconds: things happen at one time.
-    let unit_ns = if seed % 2 == 0 { 1_000_000 } else { 1 };
+    let unit_ns = if seed.is_multiple_of(2) { 1_000_000 } else { 1 };
     let coarse = |time_ns: u64| time_ns / unit_ns * unit_ns;
     let one = |_| {
         arrival_ns += dice.roll(3) * dice.next().checked_shr(25 + dice.roll(20) as u32).unwrap_or(0);
