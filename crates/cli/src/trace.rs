@@ -1,7 +1,8 @@
-//! `nvmed trace`: block traces, shown, converted, analysed and synthesised.
+//! `nvmed trace`: block traces, shown, converted, analysed, synthesised and simulated.
 
 mod analyse;
 pub mod arguments;
+mod simulate;
 mod synthesise;
 
 use crate::failure::{Failure, Status};
@@ -10,7 +11,7 @@ use arguments::{Convert, Reading, Show, TraceCommand};
 use nvmed_trace::{FORMATS, Flags, Options, Request, Sink, Source, TraceError};
 use std::path::Path;
 
-/// Lists formats; shows, converts, analyses or synthesises a trace.
+/// Lists formats; shows, converts, analyses, synthesises or simulates a trace.
 ///
 /// # Errors
 /// A trace cannot be read or written.
@@ -21,6 +22,7 @@ pub fn trace(command: &TraceCommand) -> Result<(), Failure> {
         TraceCommand::Convert(arguments) => convert(arguments),
         TraceCommand::Analyse(arguments) => analyse::run(arguments),
         TraceCommand::Synthesise(arguments) => synthesise::run(arguments),
+        TraceCommand::Simulate(arguments) => simulate::run(arguments),
     }
 }
 

@@ -1,10 +1,11 @@
 //! `nvmed trace analyse`: what traces are like, side by side.
 
 use super::arguments::Reading;
-use crate::failure::Failure;
+use crate::failure::{Failure, Status};
 use crate::output::Output;
 use clap::Args;
-use nvmed_trace::{Analysis, Characteristic, Part, Row, Summary};
+use nvmed_report::Traced;
+use nvmed_trace::{Analysis, Characteristic, Part, Request, Row, Summary, Timeline};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,9 @@ pub struct Analyse {
     /// Show processes, too
     #[arg(long, conflicts_with = "json")]
     pub processes: bool,
+    /// Write a page of charts, too, which needs no other file
+    #[arg(long, value_name = "OUT")]
+    pub html: Option<PathBuf>,
     /// Find reuse distances, too, which takes some microseconds a request
     #[arg(long)]
     pub reuse: bool,
@@ -33,8 +37,20 @@ pub struct Analyse {
 /// # Errors
 /// A trace cannot be read.
 pub fn run(arguments: &Analyse) -> Result<(), Failure> {
-    let summaries = arguments.files.iter().map(|file| summary(file, &arguments.reading, arguments.reuse));
-    let summaries = summaries.collect::<Result<Vec<Summary>, Failure>>()?;
+    let mut timelines = Vec::new();
+    let mut summaries = Vec::new();
+    for file in &arguments.files {
+        let mut timeline = arguments.html.as_ref().map(|_| Timeline::default());
+        let each = |request: &Request| timeline.iter_mut().for_each(|timeline| timeline.push(request));
+        summaries.push(summary(file, &arguments.reading, arguments.reuse, each)?);
+        timelines.push(timeline);
+    }
+    if let Some(path) = &arguments.html {
+        let timelines = timelines.iter().map(Option::as_ref);
+        let traced: Vec<Traced<'_>> =
+            summaries.iter().zip(timelines).map(|(summary, timeline)| Traced { summary, timeline }).collect();
+        write_page(path, &nvmed_report::report(&traced))?;
+    }
     let rows: Vec<Row> = summaries.iter().map(|summary| summary.all.row.clone()).collect();
     let characteristics = Characteristic::all(&rows);
     let mut out = Output::new();
@@ -71,11 +87,27 @@ pub fn whole(summary: &Summary) -> &Part {
     }
 }
 
-/// Analyses a trace, which is called as its file.
+/// Writes a page, which is there when it is whole.
+fn write_page(path: &Path, page: &str) -> Result<(), Failure> {
+    let part = path.with_extension(format!("{}.part", std::process::id()));
+    let written = std::fs::write(&part, page).and_then(|()| std::fs::rename(&part, path));
+    written.map_err(|error| {
+        // It may never have been made.
+        let _ = std::fs::remove_file(&part);
+        Failure::new(Status::Failed, format!("{}: {error}", path.display()))
+    })
+}
+
+/// Analyses a trace, which is called as its file; `each` is told its requests, too.
 ///
 /// # Errors
 /// The trace cannot be read.
-pub fn summary(file: &Path, reading: &Reading, reuse: bool) -> Result<Summary, Failure> {
+pub fn summary(
+    file: &Path,
+    reading: &Reading,
+    reuse: bool,
+    mut each: impl FnMut(&Request),
+) -> Result<Summary, Failure> {
     let mut source = super::open(file, reading)?;
     let mut analysis = Analysis::default();
     if reuse {
@@ -83,6 +115,7 @@ pub fn summary(file: &Path, reading: &Reading, reuse: bool) -> Result<Summary, F
     }
     while let Some(request) = source.next().map_err(super::failure)? {
         analysis.push(&request);
+        each(&request);
     }
     super::report(file, &source);
     let names = source.names();

@@ -1,6 +1,7 @@
 //! The command line of `nvmed trace`.
 
 use super::analyse::Analyse;
+use super::simulate::Simulate;
 use super::synthesise::Synthesise;
 use clap::{Args, Subcommand};
 use nvmed_trace::{FORMATS, Format, Tolerance};
@@ -17,8 +18,10 @@ Example:
   nvmed trace convert mysql.load.gz mysql.parquet
   nvmed trace convert sda sda.fio --to fio
   nvmed trace analyse mysql.load.gz mssql.load.gz
+  nvmed trace analyse mysql.load.gz --html report.html
   nvmed trace synthesise Twitter --seed 7 -o twitter.parquet
   nvmed trace synthesise --like mysql.load.gz --rate 2 -o faster.parquet
+  nvmed trace simulate twitter.parquet --profile emmc --profile emmc-8ps --profile emmc-hps
 
 Exit status: 0 done; 1 failed, no trace, or too many malformed lines; 2 wrong arguments.";
 
@@ -49,6 +52,9 @@ pub enum TraceCommand {
     /// Make a trace from a row of these tables, or like another trace
     #[command(after_help = TRACES)]
     Synthesise(Synthesise),
+    /// Give a trace to simulated drives: response times, space, write amplification, erases
+    #[command(after_help = TRACES)]
+    Simulate(Simulate),
 }
 
 /// How a trace is read.

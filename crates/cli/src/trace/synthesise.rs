@@ -89,7 +89,7 @@ fn published(name: &str) -> Result<(Row, Model), Failure> {
 
 /// The busiest device of a trace.
 fn like(file: &Path, reading: &Reading) -> Result<(Row, Model), Failure> {
-    let summary = analyse::summary(file, reading, false)?;
+    let summary = analyse::summary(file, reading, false, |_| {})?;
     let requests = |part: &&nvmed_trace::Part| part.row.get(Cell::Requests).unwrap_or(0.0) as u64;
     let part = summary.devices.iter().max_by_key(requests).unwrap_or(&summary.all);
     let name = file.display().to_string();

@@ -1,0 +1,172 @@
+//! `nvmed trace simulate`: a trace on simulated drives, side by side.
+
+use super::arguments::Reading;
+use crate::arguments::size;
+use crate::failure::{Failure, Status};
+use crate::output::Output;
+use clap::Args;
+use nvmed_flash::Profile;
+use nvmed_replay::{Simulated, Simulation};
+use nvmed_stack::DriveProfile;
+use nvmed_trace::{Analysis, Cell, Format, Request, Row, Sink, TraceError};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// `nvmed trace simulate`.
+#[derive(Debug, Args)]
+pub struct Simulate {
+    /// The trace
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// A drive of this profile, a name of `nvmed device profiles` or a file; several are shown side by side
+    #[arg(long, value_name = "PROFILE", required = true)]
+    pub profile: Vec<String>,
+    /// Bytes of each drive; absent, the profile's usual ones. Requests behind its end begin at its begin again
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+    /// Drives as after having been written at random for long, not new ones
+    #[arg(long)]
+    pub used: bool,
+    /// A file for the requests with the drive's times, which is there when it is whole
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// Format of that file
+    #[arg(long = "to", value_name = "FORMAT", default_value = "parquet", value_parser = super::arguments::format)]
+    pub to_format: &'static Format,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// How the trace is read
+    #[command(flatten)]
+    pub reading: Reading,
+}
+
+/// What a drive did with the trace.
+struct Found {
+    profile: String,
+    row: Row,
+    simulated: Simulated,
+}
+
+/// Gives a trace to drives, and says what they did.
+///
+/// # Errors
+/// The trace cannot be read, there is no such profile or drive, or the file cannot be written.
+pub fn run(arguments: &Simulate) -> Result<(), Failure> {
+    if arguments.output.is_some() && arguments.profile.len() > 1 {
+        return Err(Failure::usage("--output has room for the times of one drive: name one --profile"));
+    }
+    let drives = arguments.profile.iter().map(|name| drive(name, arguments.size));
+    let drives = drives.collect::<Result<Vec<Profile>, Failure>>()?;
+    let found = arguments.profile.iter().zip(&drives).map(|(name, drive)| simulate(arguments, name, drive));
+    let found = found.collect::<Result<Vec<Found>, Failure>>()?;
+    let mut out = Output::new();
+    if arguments.json {
+        let drives: Vec<Value> = found.iter().map(Found::json).collect();
+        let trace = arguments.file.display().to_string();
+        out.text(&format!("{:#}\n", json!({ "trace": trace, "used": arguments.used, "drives": drives })))?;
+    } else {
+        out.text(&table(&found))?;
+    }
+    for one in found.iter().filter(|one| one.simulated.refused > 0 || one.simulated.moved > 0) {
+        let Simulated { refused, moved, .. } = one.simulated;
+        eprintln!(
+            "nvmed: {}: {refused} commands were refused by a worn-out drive, {moved} requests lie beyond the drive",
+            one.profile
+        );
+    }
+    out.finish()
+}
+
+fn drive(name: &str, size: Option<u64>) -> Result<Profile, Failure> {
+    let failure = |fault: nvmed_stack::ProfileFault| Failure::usage(fault.to_string());
+    let profile = DriveProfile::named(name).map_err(failure)?;
+    profile.drive(size.unwrap_or_else(|| profile.usual_bytes())).map_err(failure)
+}
+
+fn simulate(arguments: &Simulate, name: &str, drive: &Profile) -> Result<Found, Failure> {
+    let failed = |error: nvmed_flash::ProfileError| Failure::new(Status::Failed, format!("{name}: {error}"));
+    let mut simulation = Simulation::new(drive, arguments.used).map_err(failed)?;
+    let mut first = super::open(&arguments.file, &arguments.reading)?;
+    let mut broken = None;
+    simulation.prepare(std::iter::from_fn(|| {
+        first.next().unwrap_or_else(|error| {
+            broken = Some(error);
+            None
+        })
+    }));
+    if let Some(error) = broken {
+        return Err(super::failure(error));
+    }
+    let sink = arguments.output.as_ref().map(|path| Sink::create(path, arguments.to_format));
+    let mut sink = sink.transpose().map_err(super::failure)?;
+    let mut analysis = Analysis::default();
+    let mut done: Vec<Request> = Vec::new();
+    // Names are those of the first reading, which has seen all of them.
+    let names = first.names().clone();
+    let mut write = |done: &mut Vec<Request>, analysis: &mut Analysis| -> Result<(), TraceError> {
+        for request in done.drain(..) {
+            analysis.push(&request);
+            sink.as_mut().map_or(Ok(()), |sink| sink.write(&request, &names))?;
+        }
+        Ok(())
+    };
+    let mut second = super::open(&arguments.file, &arguments.reading)?;
+    while let Some(request) = second.next().map_err(super::failure)? {
+        simulation.push(&request, &mut |one| done.push(one));
+        write(&mut done, &mut analysis).map_err(super::failure)?;
+    }
+    super::report(&arguments.file, &second);
+    let simulated = simulation.finish(&mut |one| done.push(one));
+    write(&mut done, &mut analysis).map_err(super::failure)?;
+    if let Some(sink) = sink {
+        sink.finish(&names).map_err(super::failure)?;
+    }
+    Ok(Found { profile: name.to_owned(), row: analysis.finish().all.row, simulated })
+}
+
+impl Found {
+    fn json(&self) -> Value {
+        let Simulated { requests, written_bytes, moved, refused, counts, .. } = self.simulated;
+        json!({
+            "profile": self.profile,
+            "requests": requests,
+            "mean_response_ms": self.row.get(Cell::Response),
+            "mean_service_ms": self.row.get(Cell::Service),
+            "nowait_pct": self.row.get(Cell::NoWait),
+            "written_bytes": written_bytes,
+            "space_utilisation_pct": 100.0 * self.simulated.utilization(),
+            "write_amplification": counts.amplification(),
+            "page_reads": counts.page_reads,
+            "programs": counts.programs,
+            "moved_units": counts.moved_units,
+            "erases": counts.erases,
+            "beyond_the_drive": moved,
+            "refused": refused,
+        })
+    }
+}
+
+/// A line a drive.
+fn table(found: &[Found]) -> String {
+    let mut text = format!(
+        "{:<14} {:>10} {:>14} {:>13} {:>10} {:>8} {:>8} {:>8}\n",
+        "profile", "requests", "response ms", "service ms", "no wait %", "space %", "ampl.", "erases"
+    );
+    for one in found {
+        let cell = |cell: Cell| one.row.get(cell).map_or("-".to_owned(), |value| format!("{value:.3}"));
+        let (simulated, counts) = (&one.simulated, one.simulated.counts);
+        text += &format!(
+            "{:<14} {:>10} {:>14} {:>13} {:>10} {:>8.1} {:>8.2} {:>8}\n",
+            one.profile,
+            simulated.requests,
+            cell(Cell::Response),
+            cell(Cell::Service),
+            cell(Cell::NoWait),
+            100.0 * simulated.utilization(),
+            counts.amplification(),
+            counts.erases
+        );
+    }
+    text
+}
