@@ -59,7 +59,8 @@ pub fn run(arguments: &Analyse) -> Result<(), Failure> {
         out.text(&text)?;
         return out.finish();
     }
-    let mut parts: Vec<&Part> = summaries.iter().map(whole).collect();
+    let wholes: Vec<Part> = summaries.iter().map(whole).collect();
+    let mut parts: Vec<&Part> = wholes.iter().collect();
     for summary in &summaries {
         if summary.devices.len() > 1 {
             parts.extend(&summary.devices);
@@ -79,12 +80,14 @@ pub fn run(arguments: &Analyse) -> Result<(), Failure> {
     out.finish()
 }
 
-/// What a trace as a whole is like: of one device, what that is like, which says more.
-pub fn whole(summary: &Summary) -> &Part {
-    match summary.devices.as_slice() {
-        [only] => only,
-        _ => &summary.all,
-    }
+/// What a trace as a whole is like, with its name: of one device, what that is like, which says more.
+fn whole(summary: &Summary) -> Part {
+    let mut part = match summary.devices.as_slice() {
+        [only] => only.clone(),
+        _ => summary.all.clone(),
+    };
+    part.row.name.clone_from(&summary.all.row.name);
+    part
 }
 
 /// Writes a page, which is there when it is whole.

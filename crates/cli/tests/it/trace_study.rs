@@ -22,6 +22,10 @@ fn a_row_becomes_a_trace_and_a_row_again() {
     }
     assert_eq!(found["characteristics"][2]["claims"][0]["found"], 2);
     let table = scratch.ok(["trace", "analyse", "a", "b"]);
+    assert_eq!(
+        table.lines().next().map(|line| line.split_whitespace().collect::<Vec<_>>()),
+        Some(vec!["a", "b"])
+    );
     let line = table.lines().find(|line| line.starts_with("requests "));
     assert_eq!(
         line.map(|line| line.split_whitespace().collect::<Vec<_>>()),

@@ -100,12 +100,13 @@ impl Clock {
         let share = self.done as f64 / self.sums.requests as f64;
         // What all waiting so far should be more than it is.
         let owed_ns = waits_ns * share - self.waited_ns;
+        let left_ns = (waits_ns - self.waited_ns).max(1.0);
         let (arrival_ns, start_ns, wake_ns) = match self.last {
             Some(last) if self.behind > 0 => {
                 self.behind -= 1;
                 self.waiting_left = self.waiting_left.saturating_sub(1);
                 let longest_ns = last.finish_ns - last.arrival_ns;
-                let wait_ns = ((owed_ns * (0.5 + unit(dice))).max(1.0) as u64).clamp(1, longest_ns.max(1));
+                let wait_ns = (owed_ns * (0.5 + unit(dice))).clamp(1.0, left_ns) as u64;
                 (last.finish_ns - wait_ns.min(longest_ns), last.finish_ns, 0.0)
             }
             last => {
@@ -115,7 +116,7 @@ impl Clock {
                     self.debt_max_ns.min((waits_ns * (1.0 - share) / 4.0).max(self.sums.response_ns / 400.0));
                 let wake_ns = if long { self.wake_start_ns } else { 0.0 };
                 let delay_ns = self.handing_ns + wake_ns + (owed_ns - allowed_ns).max(0.0);
-                let delay_ns = if last.is_some() { (delay_ns as u64).min(idle_ns) } else { 0 };
+                let delay_ns = if last.is_some() { (delay_ns.min(left_ns) as u64).min(idle_ns) } else { 0 };
                 let start_ns = last.map_or(0, |last| last.finish_ns) + idle_ns;
                 self.lead(dice);
                 (start_ns - delay_ns, start_ns, if long { self.wake_service_ns } else { 0.0 })

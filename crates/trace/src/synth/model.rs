@@ -276,11 +276,12 @@ fn part_sizes(part: &Part, totals: &Totals, dice: &mut Dice) -> Counted<Sized> {
     sizes
 }
 
-/// Values from `low` to `high`, so many in each doubling.
+/// Values from `low` to `high`, at least so many in each doubling.
 fn geometric(low: f64, high: f64) -> Vec<u64> {
-    let steps = ((high / low).log2() * f64::from(STEPS)).ceil().max(1.0) as i32;
-    let mut values: Vec<u64> =
-        (0..=steps).map(|step| (low * 2f64.powf(f64::from(step) / f64::from(STEPS))) as u64).collect();
+    let high = high.max(low);
+    let steps = ((high / low).log2() * f64::from(STEPS)).ceil().max(1.0);
+    let value = |step: u32| (low * (high / low).powf(f64::from(step) / steps)) as u64;
+    let mut values: Vec<u64> = (0..=steps as u32).map(value).collect();
     values.dedup();
     values
 }
@@ -290,7 +291,8 @@ fn within(class: &TimeClass, phase: f64) -> Vec<(f64, u64)> {
     let mean_ns = class.mean_ms * 1e6;
     let Some(at_most_ms) = class.at_most_ms else { return vec![(mean_ns, class.requests)] };
     let high = at_most_ms * 1e6;
-    let grid = geometric((high / 2.0).min(mean_ns).max(1.0), high.max(2.0));
+    // A little below the limit, so that none passes it when all are made to add up.
+    let grid = geometric((high / 2.0).min(mean_ns).max(1.0), (0.98 * high).max(mean_ns).max(2.0));
     let sum_ns = mean_ns * class.requests as f64;
     let counts = spread(&grid, &vec![1.0; grid.len()], (class.requests, sum_ns as u64), phase);
     grid.into_iter().map(|value| value as f64).zip(counts).collect()

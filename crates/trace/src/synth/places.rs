@@ -21,13 +21,16 @@ pub(super) struct Places {
     left: u64,
     sequential: u64,
     hits: u64,
-    /// Where requests began, and the size of the last one there.
-    sizes: HashMap<u64, u64>,
+    /// Where requests began: the size of the last one there, and its number in `starts`.
+    known: HashMap<u64, (u64, usize)>,
     starts: Vec<u64>,
+    /// The number of the last start that was hit.
+    cursor: usize,
     /// The end of the last request.
     end: Option<u64>,
     /// Whether hits are needed among those that follow the one before: then the first ones build a row of requests, one
-    /// behind the other, which the others go through again and again with the same sizes.
+    /// behind the other, which the others go through again and again with the same sizes. Where such a size is
+    /// not left, they go on at the next start.
     rows: bool,
 }
 
@@ -35,8 +38,9 @@ impl Places {
     /// Places for `left` requests from `first` on, of which so many are `sequential` and so many are `hits`.
     pub fn new(granule: u64, (first, slots): (u64, u64), left: u64, (sequential, hits): (u64, u64)) -> Self {
         let rows = hits > left - sequential;
-        let (sizes, starts) = (HashMap::new(), Vec::new());
-        Self { granule, first, slots: slots.max(1), left, sequential, hits, sizes, starts, end: None, rows }
+        let (known, starts) = (HashMap::new(), Vec::new());
+        let slots = slots.max(1);
+        Self { granule, first, slots, left, sequential, hits, known, starts, cursor: 0, end: None, rows }
     }
 
     /// Where the next request begins, and the size that it should have if there is one.
@@ -48,15 +52,19 @@ impl Places {
             }
             _ => self.jump(dice),
         };
-        let before = self.sizes.get(&place).copied();
-        self.hits -= u64::from(before.is_some() && self.hits > 0);
         self.left = self.left.saturating_sub(1);
-        (place, before.filter(|_| self.rows))
+        let Some(&(bytes, number)) = self.known.get(&place) else { return (place, None) };
+        self.hits = self.hits.saturating_sub(1);
+        self.cursor = number;
+        (place, Some(bytes).filter(|_| self.rows))
     }
 
     /// The request at a place has this size.
     pub fn placed(&mut self, place: u64, bytes: u64) {
-        if self.sizes.insert(place, bytes).is_none() {
+        let number = self.starts.len();
+        let start = self.known.entry(place).or_insert((bytes, number));
+        start.0 = bytes;
+        if start.1 == number {
             self.starts.push(place);
         }
         self.end = Some(place + bytes);
@@ -65,7 +73,7 @@ impl Places {
     /// Whether the next request begins where the last one ends.
     fn follows(&self, end: u64, dice: &mut Dice) -> bool {
         let jumps = self.left.saturating_sub(self.sequential);
-        let old = self.sizes.contains_key(&end);
+        let old = self.known.contains_key(&end);
         // What follows would be a hit too many, or one too few.
         let wrong = if old { self.hits == 0 } else { self.left <= self.hits };
         match (self.sequential, jumps) {
@@ -81,8 +89,9 @@ impl Places {
     fn jump(&self, dice: &mut Dice) -> u64 {
         let jumps = self.left.saturating_sub(self.sequential).max(1);
         if self.hits > 0 && !self.starts.is_empty() && (self.hits >= jumps || dice.roll(jumps) < self.hits) {
-            if self.rows && self.end != Some(self.starts[0]) {
-                return self.starts[0];
+            let onward = (1..3).map(|steps| self.starts[(self.cursor + steps) % self.starts.len()]);
+            if let Some(start) = onward.filter(|_| self.rows).find(|&start| self.end != Some(start)) {
+                return start;
             }
             for _ in 0..THROWS {
                 // Those of late are taken more often.
@@ -101,7 +110,7 @@ impl Places {
                 _ => dice.next(),
             };
             place = self.first + slot % self.slots * self.granule;
-            if self.end != Some(place) && !self.sizes.contains_key(&place) {
+            if self.end != Some(place) && !self.known.contains_key(&place) {
                 break;
             }
         }

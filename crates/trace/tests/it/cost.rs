@@ -1,7 +1,8 @@
 //! What an analysis costs: by hand, since it takes a while.
 
+use crate::scratch::{Scratch, write};
 use nvmed_dice::Dice;
-use nvmed_trace::{Analysis, Cell, Model, Op, Request, Row, Synthesis};
+use nvmed_trace::{Analysis, Catalogue, Cell, Model, Op, Options, Request, Row, Source, Synthesis};
 
 /// Times that a trace is analysed.
 const ROUNDS: u64 = 40;
@@ -74,5 +75,39 @@ fn a_request_takes_so_long() {
             println!("{name}, {what}: {pushed} requests, {each_ns:.0} ns of the processor each");
             assert_eq!(analysis.finish().all.row.get(Cell::Requests), Some(pushed as f64));
         }
+    }
+}
+
+#[test]
+#[ignore = "prints, and checks nothing: `cargo test --release -p nvmed-trace --test it -- --ignored --nocapture`"]
+fn a_request_of_a_file_takes_so_long() {
+    let scratch = Scratch::new();
+    let path = scratch.path("twitter.parquet");
+    let model = Model::of(&Row::published_as("Twitter").expect("it is published")).expect("it is a row");
+    let once: Vec<Request> = Synthesis::of(&model, 1).expect("it is possible").collect();
+    let span_ns = once.last().and_then(|last| last.finish_ns).unwrap_or(0);
+    let round = |round: u64| {
+        let later = move |time_ns: u64| time_ns + round * span_ns;
+        once.iter().map(move |request| Request {
+            arrival_ns: later(request.arrival_ns),
+            start_ns: request.start_ns.map(later),
+            finish_ns: request.finish_ns.map(later),
+            ..*request
+        })
+    };
+    let requests: Vec<Request> = (0..ROUNDS).flat_map(round).collect();
+    write(&path, "parquet", &requests, &Catalogue::default());
+    for analyses in [false, true] {
+        let mut source = Source::open(&path, &Options::default()).expect("it is a trace");
+        let mut analysis = Analysis::default();
+        let begin_ns = processor_ns();
+        while let Some(request) = source.next().expect("it is whole") {
+            if analyses {
+                analysis.push(&request);
+            }
+        }
+        let each_ns = (processor_ns() - begin_ns) as f64 / requests.len() as f64;
+        let what = if analyses { "read from Parquet and analysed" } else { "read from Parquet" };
+        println!("{what}: {} requests, {each_ns:.0} ns of the processor each", requests.len());
     }
 }

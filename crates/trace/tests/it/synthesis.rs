@@ -198,6 +198,24 @@ fn a_trace_is_like_another() {
         Request::new(op, dice.roll(1 << 22) * 512, 512 * (1 + dice.roll(40)), now)
     };
     check_like("arrivals only", (0..5_000).map(random).collect());
+    // A log in extents of 6 writes, of which three of five are written once more, each with its sizes, some of
+    // which are rare: more than four of five requests are sequential, and more than one of three is a hit.
+    let mut log = Vec::new();
+    for extent in 0..2_000 {
+        let mut offset = extent << 24;
+        let writes = (0..6).map(|_| {
+            let bytes = if dice.chance(20) { 512 * (1 + dice.roll(5_000)) } else { 32_768 };
+            offset += bytes;
+            (offset - bytes, bytes)
+        });
+        let writes: Vec<(u64, u64)> = writes.collect();
+        log.extend_from_slice(&writes);
+        log.extend(writes.into_iter().filter(|_| extent % 5 < 3));
+    }
+    let write = |(number, &(offset, bytes)): (u64, &(u64, u64))| {
+        Request::new(Op::Write, offset, bytes, number * 900_000)
+    };
+    check_like("a log", (0..).zip(&log).map(write).collect());
     // A file that is read through ten times: nearly all is sequential, and nine of ten requests are hits.
     let again = |number: u64| {
         let request = Request::new(Op::Read, number % 500 * 16_384, 16_384, number * 700_000);
