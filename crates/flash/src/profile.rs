@@ -15,7 +15,7 @@ pub const COMMANDS_MAX: u32 = 1 << 20;
 /// Kinds of blocks in a plane, at most.
 pub const KINDS_MAX: usize = 4;
 /// Most writes of a pack (JESD84-B451).
-pub const PACKED_WRITES_MAX: u32 = 63;
+pub(crate) const PACKED_WRITES_MAX: u32 = 63;
 
 /// A drive: what is common to all media, and the medium.
 #[derive(Clone, Debug, PartialEq, Eq)]

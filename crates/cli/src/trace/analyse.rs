@@ -1,36 +1,12 @@
 //! `nvmed trace analyse`: what traces are like, side by side.
 
-use super::arguments::Reading;
+use super::arguments::{Analyse, Reading};
 use crate::failure::{Failure, Status};
 use crate::output::Output;
-use clap::Args;
 use nvmed_report::Traced;
 use nvmed_trace::{Analysis, Characteristic, Part, Request, Row, Summary, Timeline};
 use serde_json::json;
-use std::path::{Path, PathBuf};
-
-/// `nvmed trace analyse`.
-#[derive(Debug, Args)]
-pub struct Analyse {
-    /// Traces, which are shown side by side
-    #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<PathBuf>,
-    /// Print JSON, with devices, processes and all classes of the distributions
-    #[arg(long)]
-    pub json: bool,
-    /// Show processes, too
-    #[arg(long, conflicts_with = "json")]
-    pub processes: bool,
-    /// Write a page of charts, too, which needs no other file
-    #[arg(long, value_name = "OUT")]
-    pub html: Option<PathBuf>,
-    /// Find reuse distances, too, which takes some microseconds a request
-    #[arg(long)]
-    pub reuse: bool,
-    /// How they are read
-    #[command(flatten)]
-    pub reading: Reading,
-}
+use std::path::Path;
 
 /// Shows what traces are like.
 ///

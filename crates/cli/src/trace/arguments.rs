@@ -1,8 +1,6 @@
 //! The command line of `nvmed trace`.
 
-use super::analyse::Analyse;
-use super::simulate::Simulate;
-use super::synthesise::Synthesise;
+use crate::arguments::size;
 use clap::{Args, Subcommand};
 use nvmed_trace::{FORMATS, Format, Tolerance};
 use std::path::PathBuf;
@@ -99,6 +97,87 @@ pub struct Convert {
     pub to_format: &'static Format,
 }
 
+/// `nvmed trace analyse`.
+#[derive(Debug, Args)]
+pub struct Analyse {
+    /// Traces, which are shown side by side
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Print JSON, with devices, processes and all classes of the distributions
+    #[arg(long)]
+    pub json: bool,
+    /// Show processes, too
+    #[arg(long, conflicts_with = "json")]
+    pub processes: bool,
+    /// Write a page of charts, too, which needs no other file
+    #[arg(long, value_name = "OUT")]
+    pub html: Option<PathBuf>,
+    /// Find reuse distances, too, which takes some microseconds a request
+    #[arg(long)]
+    pub reuse: bool,
+    /// How they are read
+    #[command(flatten)]
+    pub reading: Reading,
+}
+
+/// `nvmed trace synthesise`.
+#[derive(Debug, Args)]
+pub struct Synthesise {
+    /// An application or a combination of IISWC'15, as `Twitter` or `Music/FB`
+    #[arg(value_name = "ROW", required_unless_present = "like", conflicts_with = "like")]
+    pub row: Option<String>,
+    /// A trace that it is to be like: of several devices, the one with the most requests
+    #[arg(long, value_name = "FILE")]
+    pub like: Option<PathBuf>,
+    /// The same seed gives the same trace
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// The file to write, which is there when it is whole
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// So many times the requests a second
+    #[arg(long, value_name = "X", default_value = "1", value_parser = factor)]
+    pub rate: f64,
+    /// So many times the range of offsets
+    #[arg(long, value_name = "X", default_value = "1", value_parser = factor)]
+    pub footprint: f64,
+    /// Format to write
+    #[arg(long = "to", value_name = "FORMAT", default_value = "parquet", value_parser = format)]
+    pub to_format: &'static Format,
+    /// How the trace is read that it is to be like
+    #[command(flatten)]
+    pub reading: Reading,
+}
+
+/// `nvmed trace simulate`.
+#[derive(Debug, Args)]
+pub struct Simulate {
+    /// The trace
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// A drive of this profile, a name of `nvmed device profiles` or a file; several are shown side by side
+    #[arg(long, value_name = "PROFILE", required = true)]
+    pub profile: Vec<String>,
+    /// Bytes of each drive; absent, the profile's usual ones. Requests behind its end begin at its begin again
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+    /// Drives as after having been written at random for long, not new ones
+    #[arg(long)]
+    pub used: bool,
+    /// A file for the requests with the drive's times, which is there when it is whole
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// Format of that file
+    #[arg(long = "to", value_name = "FORMAT", default_value = "parquet", value_parser = format)]
+    pub to_format: &'static Format,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// How the trace is read
+    #[command(flatten)]
+    pub reading: Reading,
+}
+
 /// The format of a name.
 ///
 /// # Errors
@@ -113,4 +192,9 @@ fn tolerance(text: &str) -> Result<Tolerance, String> {
         "all" => Ok(Tolerance::Lines(u64::MAX)),
         text => text.parse().map(Tolerance::Lines).map_err(|_| "it is a number, or `all`".to_owned()),
     }
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let factor: f64 = text.parse().map_err(|_| "it is a number".to_owned())?;
+    if (1e-6..=1e6).contains(&factor) { Ok(factor) } else { Err("it is from 0.000001 to 1000000".to_owned()) }
 }

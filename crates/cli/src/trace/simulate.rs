@@ -1,45 +1,13 @@
 //! `nvmed trace simulate`: a trace on simulated drives, side by side.
 
-use super::arguments::Reading;
-use crate::arguments::size;
+use super::arguments::Simulate;
 use crate::failure::{Failure, Status};
 use crate::output::Output;
-use clap::Args;
 use nvmed_flash::Profile;
 use nvmed_replay::{Simulated, Simulation};
 use nvmed_stack::DriveProfile;
-use nvmed_trace::{Analysis, Cell, Format, Request, Row, Sink, TraceError};
+use nvmed_trace::{Analysis, Cell, Request, Row, Sink, TraceError};
 use serde_json::{Value, json};
-use std::path::PathBuf;
-
-/// `nvmed trace simulate`.
-#[derive(Debug, Args)]
-pub struct Simulate {
-    /// The trace
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-    /// A drive of this profile, a name of `nvmed device profiles` or a file; several are shown side by side
-    #[arg(long, value_name = "PROFILE", required = true)]
-    pub profile: Vec<String>,
-    /// Bytes of each drive; absent, the profile's usual ones. Requests behind its end begin at its begin again
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub size: Option<u64>,
-    /// Drives as after having been written at random for long, not new ones
-    #[arg(long)]
-    pub used: bool,
-    /// A file for the requests with the drive's times, which is there when it is whole
-    #[arg(short, long, value_name = "OUT")]
-    pub output: Option<PathBuf>,
-    /// Format of that file
-    #[arg(long = "to", value_name = "FORMAT", default_value = "parquet", value_parser = super::arguments::format)]
-    pub to_format: &'static Format,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// How the trace is read
-    #[command(flatten)]
-    pub reading: Reading,
-}
 
 /// What a drive did with the trace.
 struct Found {

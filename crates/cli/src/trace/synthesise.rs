@@ -1,48 +1,13 @@
 //! `nvmed trace synthesise`: a trace like a description.
 
 use super::analyse;
-use super::arguments::{Reading, format};
+use super::arguments::{Reading, Synthesise};
 use crate::failure::Failure;
-use clap::Args;
-use nvmed_trace::{Analysis, Catalogue, Cell, Format, Model, Row, Sink, SynthError, Synthesis};
-use std::path::{Path, PathBuf};
+use nvmed_trace::{Analysis, Catalogue, Cell, Model, Row, Sink, SynthError, Synthesis};
+use std::path::Path;
 
 /// How far a cell may be off without being told, as a share of it.
 const TOLERANCE: f64 = 0.02;
-
-/// `nvmed trace synthesise`.
-#[derive(Debug, Args)]
-pub struct Synthesise {
-    /// An application or a combination of IISWC'15, as `Twitter` or `Music/FB`
-    #[arg(value_name = "ROW", required_unless_present = "like", conflicts_with = "like")]
-    pub row: Option<String>,
-    /// A trace that it is to be like: of several devices, the one with the most requests
-    #[arg(long, value_name = "FILE")]
-    pub like: Option<PathBuf>,
-    /// The same seed gives the same trace
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// The file to write, which is there when it is whole
-    #[arg(short, long, value_name = "OUT")]
-    pub output: PathBuf,
-    /// So many times the requests a second
-    #[arg(long, value_name = "X", default_value = "1", value_parser = factor)]
-    pub rate: f64,
-    /// So many times the range of offsets
-    #[arg(long, value_name = "X", default_value = "1", value_parser = factor)]
-    pub footprint: f64,
-    /// Format to write
-    #[arg(long = "to", value_name = "FORMAT", default_value = "parquet", value_parser = format)]
-    pub to_format: &'static Format,
-    /// How the trace is read that it is to be like
-    #[command(flatten)]
-    pub reading: Reading,
-}
-
-fn factor(text: &str) -> Result<f64, String> {
-    let factor: f64 = text.parse().map_err(|_| "it is a number".to_owned())?;
-    if (1e-6..=1e6).contains(&factor) { Ok(factor) } else { Err("it is from 0.000001 to 1000000".to_owned()) }
-}
 
 /// Writes a trace, and says how far it is off its description.
 ///

@@ -190,7 +190,9 @@ fn every_number_follows_from_its_definition() {
 fn extreme_requests_are_counted() {
     let mut dice = Dice::new(8);
     let mut analysis = Analysis::default().with_reuse();
-    let times = [0, 1, u64::MAX / 2, u64::MAX - 1, u64::MAX];
+    // The last time that a request can have.
+    let end = i64::MAX as u64;
+    let times = [0, 1, end / 2, end - 1, end];
     let mut pushed = 0;
     for number in 0..4_000 {
         let arrival_ns = *dice.pick(&times).expect("there are some");
@@ -201,7 +203,7 @@ fn extreme_requests_are_counted() {
             device: *dice.pick(&[0, 7, 65_535, 65_536, u32::MAX]).expect("there are some"),
             process: *dice.pick(&[0, 4_095, 4_096, u32::MAX]).expect("there are some"),
             start_ns: dice.chance(80).then_some(arrival_ns),
-            finish_ns: dice.chance(80).then_some(u64::MAX),
+            finish_ns: dice.chance(80).then_some(end),
             ..Request::new(Op::ALL[number % 3], offset, bytes, arrival_ns)
         };
         if let Ok(request) = request.checked() {
