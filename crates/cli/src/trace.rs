@@ -1,7 +1,8 @@
-//! `nvmed trace`: block traces, shown, converted, analysed, synthesised and simulated.
+//! `nvmed trace`: block traces, recorded, shown, converted, analysed, synthesised and simulated.
 
 mod analyse;
 pub mod arguments;
+mod record;
 mod simulate;
 mod synthesise;
 
@@ -11,12 +12,13 @@ use arguments::{Convert, Reading, Show, TraceCommand};
 use nvmed_trace::{FORMATS, Flags, Options, Request, Sink, Source, TraceError};
 use std::path::Path;
 
-/// Lists formats; shows, converts, analyses, synthesises or simulates a trace.
+/// Lists formats; records, shows, converts, analyses, synthesises or simulates a trace.
 ///
 /// # Errors
 /// A trace cannot be read or written.
 pub fn trace(command: &TraceCommand) -> Result<(), Failure> {
     match command {
+        TraceCommand::Record(arguments) => record::run(arguments),
         TraceCommand::Formats => formats(),
         TraceCommand::Show(arguments) => show(arguments),
         TraceCommand::Convert(arguments) => convert(arguments),

@@ -3,6 +3,7 @@
 use crate::arguments::size;
 use clap::{Args, Subcommand};
 use nvmed_trace::{FORMATS, Format, Tolerance};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// What the pages of help of `nvmed trace` end with.
@@ -11,6 +12,7 @@ A trace's format is told by its content, whatever its name is, and what gzip has
 files NAME.blktrace.0, NAME.blktrace.1, … of blktrace, joined. docs/trace.md says what each format has.
 
 Example:
+  nvmed trace record --device /dev/sda -o git.parquet -- git clone project copy
   nvmed trace formats
   nvmed trace show mysql.load.gz --rows 5
   nvmed trace convert mysql.load.gz mysql.parquet
@@ -35,6 +37,9 @@ pub struct Trace {
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub enum TraceCommand {
+    /// Record what the kernel's block layer does while a command runs (root; tracefs)
+    #[command(after_help = TRACES)]
+    Record(Record),
     /// List the formats of traces: which are read and written, and what their times are
     #[command(after_help = TRACES)]
     Formats,
@@ -64,6 +69,26 @@ pub struct Reading {
     /// Malformed lines at which it is given up: a number, or `all`; absent, 1 % and more than 100
     #[arg(long, value_name = "N", value_parser = tolerance)]
     pub malformed: Option<Tolerance>,
+}
+
+/// `nvmed trace record`.
+#[derive(Debug, Args)]
+pub struct Record {
+    /// The disk, or a partition, which stands for its disk; absent, all of them
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<PathBuf>,
+    /// The file to write, which is there when it is whole
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// Format to write
+    #[arg(long = "to", value_name = "FORMAT", default_value = "parquet", value_parser = format)]
+    pub to_format: &'static Format,
+    /// Bytes of the kernel's buffer for each processor
+    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = size)]
+    pub buffer: u64,
+    /// The command; what it leaves to be written back later is not seen, unless it ends with `sync`
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
+    pub command: Vec<OsString>,
 }
 
 /// `nvmed trace show`.

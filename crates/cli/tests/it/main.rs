@@ -24,5 +24,6 @@ mod start;
 mod support;
 mod top;
 mod trace;
+mod trace_record;
 mod trace_study;
 mod worn;
