@@ -252,10 +252,13 @@ mod tests {
     use std::collections::VecDeque;
 
     /// As Linux 6.18 has it.
-    const ISSUE: &str = "name: block_rq_issue\nID: 1033\nformat:\n\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\n\t\
-        field:dev_t dev;\toffset:8;\tsize:4;\tsigned:0;\n\tfield:sector_t sector;\toffset:16;\tsize:8;\tsigned:0;\n\t\
-        field:unsigned int nr_sector;\toffset:24;\tsize:4;\tsigned:0;\n\tfield:char rwbs[10];\toffset:34;\tsize:10;\tsigned:0;\n\t\
-        field:char comm[16];\toffset:44;\tsize:16;\tsigned:0;\n";
+    const ISSUE: &str = "name: block_rq_issue\nID: 1033\nformat:\n\
+        \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\n\
+        \tfield:dev_t dev;\toffset:8;\tsize:4;\tsigned:0;\n\
+        \tfield:sector_t sector;\toffset:16;\tsize:8;\tsigned:0;\n\
+        \tfield:unsigned int nr_sector;\toffset:24;\tsize:4;\tsigned:0;\n\
+        \tfield:char rwbs[10];\toffset:34;\tsize:10;\tsigned:0;\n\
+        \tfield:char comm[16];\toffset:44;\tsize:16;\tsigned:0;\n";
 
     fn record(sector: u64, sectors: u32, rwbs: &str) -> Vec<u8> {
         let mut record = vec![0; 64];
