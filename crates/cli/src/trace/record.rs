@@ -1,19 +1,23 @@
 //! `nvmed trace record`: what the kernel's block layer does while a command runs.
 //!
 //! A tracing instance of its own, so that nobody else's tracing is disturbed: events of the block layer, a ring buffer
-//! for each processor, read by a thread each into a file, and paired to requests when the command has ended.
+//! for each processor, read by a thread each into a file, and paired to requests when the command has ended. Signals are
+//! the command's: what ends it ends the recording, and the trace is written.
 
 use super::arguments::Record;
 use crate::failure::{Failure, Status};
+use nvmed_sys::Signals;
 use nvmed_trace::{KernelEvent, KernelLayout, KernelTrace, Sink};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -21,6 +25,8 @@ use std::time::Duration;
 const TRACEFS: &str = "/sys/kernel/tracing";
 /// How long a thread waits for more when a ring buffer is empty.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Signals that end the command.
+const ENDS: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
 
 /// Records while a command runs.
 ///
@@ -28,9 +34,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// There is no tracefs or no permission, no such device, the command does not start, or the trace cannot be written.
 pub fn run(arguments: &Record) -> Result<(), Failure> {
     let device = arguments.device.as_deref().map(disk).transpose()?;
+    // Before all threads, and for longer than the instance is there.
+    let signals = Signals::take(&[&ENDS[..], &[libc::SIGCHLD]].concat())
+        .map_err(|error| failed(format!("signals: {error}")))?;
     let tracing = Tracing::begin(device, arguments.buffer)?;
     let sink = Sink::create(&arguments.output, arguments.to_format).map_err(super::failure)?;
-    let (recorded, ended) = tracing.record(&arguments.command)?;
+    let (recorded, ended) = tracing.record(&arguments.command, &signals)?;
     let lost = tracing.lost()?;
     let mut trace = KernelTrace::new(tracing.layout.clone(), recorded, tracing.page_bytes);
     write(&mut trace, sink)?;
@@ -182,7 +191,7 @@ impl Tracing {
     }
 
     /// Runs a command; what each processor has recorded, and the command's exit status.
-    fn record(&self, command: &[std::ffi::OsString]) -> Result<(Vec<File>, Option<i32>), Failure> {
+    fn record(&self, command: &[OsString], signals: &Signals) -> Result<(Vec<File>, Option<i32>), Failure> {
         let mut files = Vec::new();
         for _ in &self.processors {
             files.push(unnamed().map_err(|error| failed(format!("a file for what is recorded: {error}")))?);
@@ -199,7 +208,7 @@ impl Tracing {
                     scope.spawn(move || copy(&pipe, self.page_bytes, file, has_ended))
                 })
                 .collect();
-            let ended = Command::new(&command[0]).args(&command[1..]).status();
+            let ended = obey(command, signals);
             let stopped = fs::write(self.instance.join("tracing_on"), "0");
             has_ended.store(true, Ordering::Release);
             copies.iter().for_each(|copy| copy.thread().unpark());
@@ -227,6 +236,28 @@ impl Tracing {
             lost += text.lines().filter_map(count).sum::<u64>();
         }
         Ok(lost)
+    }
+}
+
+/// Runs a command until it ends. What a terminal sends it gets itself; what somebody sends us is passed on.
+fn obey(command: &[OsString], signals: &Signals) -> io::Result<ExitStatus> {
+    let mut program = Command::new(&command[0]);
+    program.args(&command[1..]);
+    signals.release_in(&mut program);
+    let mut child = program.spawn()?;
+    loop {
+        let signal = signals.next()?;
+        if signal.number == libc::SIGCHLD {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+        } else if signal.from_process
+            && let (Some(pid), Some(number)) =
+                (Pid::from_raw(child.id().cast_signed()), Signal::from_named_raw(signal.number))
+        {
+            // It may have ended just now.
+            let _ = kill_process(pid, number);
+        }
     }
 }
 

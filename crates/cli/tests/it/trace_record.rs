@@ -1,8 +1,11 @@
 //! `nvmed trace record`: the kernel's block layer, where the tests may trace it.
 
 use crate::scratch::Scratch;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 const SKIPPED: &str = "SKIPPED: recording the kernel's block layer needs root and tracefs:";
 
@@ -30,12 +33,40 @@ fn what_a_command_writes_is_recorded_by_device_and_process() {
     let of = |what: &str| dd[what].as_f64().expect("it is told");
     assert!(of("requests") >= 16.0 && of("data_kib") >= 1024.0, "{dd}");
     assert!(of("mean_service_ms") > 0.0 && of("mean_response_ms") >= of("mean_service_ms"), "{dd}");
-    // Its instance is gone with it.
+    no_instance_is_left();
+}
+
+/// Of processes that are there no more.
+fn no_instance_is_left() {
     for entry in Path::new("/sys/kernel/tracing/instances").read_dir().into_iter().flatten().flatten() {
         let name = entry.file_name().display().to_string();
         let Some(pid) = name.strip_prefix("nvmed-") else { continue };
         assert!(Path::new("/proc").join(pid).exists(), "the instance {name} is left");
     }
+}
+
+#[test]
+fn what_ends_the_command_ends_the_recording() {
+    let scratch = Scratch::new();
+    let mut recording = Command::new(env!("CARGO_BIN_EXE_nvmed"))
+        .args(["trace", "record", "-o"])
+        .arg(scratch.path("rec"))
+        .args(["--", "sh", "-c", "echo begun; exec sleep 1000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(recording.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if line.is_empty() {
+        let said = recording.wait_with_output().unwrap().stderr;
+        return println!("{SKIPPED} {}", String::from_utf8_lossy(&said).trim());
+    }
+    kill_process(Pid::from_child(&recording), Signal::TERM).unwrap();
+    let ended = recording.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.code() == Some(1) && said.contains("nvmed: sh: a signal ended it"), "{said}");
+    no_instance_is_left();
 }
 
 #[test]

@@ -152,11 +152,10 @@ fn unqueued(name: &str, runs: &[Vec<Run>; 3]) -> String {
                 (ours, theirs) = (ours + both.1, theirs + four.1);
             }
         }
-        gain(ours as f64, theirs as f64)
+        if theirs == 0 { "-".to_owned() } else { format!("{:.1}", gain(ours as f64, theirs as f64)) }
     });
     format!(
-        "{name}: requests that wait on neither take {:.1} % less (reads; Table V allows {:.1}), {:.1} % less (writes; \
-         {:.1})",
+        "{name}: requests that wait on neither take {} % less (reads; Table V allows {:.1}), {} % less (writes; {:.1})",
         gains[0],
         gain(244.0, 320.0),
         gains[1],
