@@ -1,8 +1,8 @@
 //! `nvmed trace record`: what the kernel's block layer does while a command runs.
 //!
 //! A tracing instance of its own, so that nobody else's tracing is disturbed: events of the block layer, a ring buffer
-//! for each processor, read by a thread each into a file, and paired to requests when the command has ended. Signals are
-//! the command's: what ends it ends the recording, and the trace is written.
+//! for each processor, read by a thread each into a file, and paired to requests when the command has ended. Signals
+//! are the command's: what ends it ends the recording, and the trace is written.
 
 use super::arguments::Record;
 use crate::failure::{Failure, Status};
