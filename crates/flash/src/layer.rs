@@ -87,7 +87,14 @@ impl Group {
 
     /// Whether nothing is under way that may make room.
     pub fn is_at_rest(&self) -> bool {
-        self.programs == 0 && self.victim.is_none() && self.drained.is_empty() && self.erasing == 0
+        let moves = self.victim.is_some() || !self.drained.is_empty();
+        self.programs == 0 && self.erasing == 0 && (!moves || self.is_stuck())
+    }
+
+    /// Whether units that were read have no block to go to, since all others are bad: theirs is not erased then.
+    fn is_stuck(&self) -> bool {
+        let waits = |(units, open): (&VecDeque<_>, &Option<u32>)| !units.is_empty() && open.is_none();
+        self.free.len() == 0 && self.reading == 0 && self.moved.iter().zip(&self.open[MOVED..]).any(waits)
     }
 
     /// Units that are on their way, at most.

@@ -122,7 +122,16 @@ impl Naive<'_> {
     fn is_at_rest(&self, number: usize) -> bool {
         let moves = [State::Victim, State::Drained, State::Erasing];
         let is_moving = moves.iter().any(|&state| self.groups[number].count(state) > 0);
-        !is_moving && !self.rows.iter().any(|row| row.group == number)
+        let is_working = self.groups[number].count(State::Erasing) > 0;
+        let has_rows = self.rows.iter().any(|row| row.group == number);
+        !has_rows && (!is_moving || !is_working && self.is_stuck(number))
+    }
+
+    /// Whether what was read in a group has no block to go to.
+    fn is_stuck(&self, number: usize) -> bool {
+        let group = &self.groups[number];
+        let waits = (0..2).any(|of| !group.moved[of].is_empty() && group.open[of + 1].is_none());
+        group.count(State::Free) == 0 && self.copies(number) == 0 && waits
     }
 
     pub fn program_gathered(&mut self) {
