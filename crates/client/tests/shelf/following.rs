@@ -87,7 +87,8 @@ fn who_reads_through_a_directory_makes_few_calls_and_renews_what_he_reads() {
         let stat = theirs.stat(&their_root, path(number).as_bytes(), Follow::No).unwrap();
         assert!(stat.atime_ns > stat.mtime_ns, "{} was read: {stat:?}", path(number));
     }
-    assert_eq!(read_all(1), 0);
+    // As soon as the server, which may be slower than the reader, has put all of them out.
+    until("they are read without a call", || read_all(1) == 0);
     // Other bytes, and access times that stand: a call for some files each, at most for every other one.
     for number in 1..100 {
         put(number, 2);
