@@ -37,7 +37,7 @@ pub(crate) fn summary(cells: &[Cell]) -> String {
     let off = |cell: &&Cell| (cell.ratio() - 1.0).abs();
     let Some(worst) = judged().max_by(|a, b| off(a).total_cmp(&off(b))) else { return "no cells".to_owned() };
     format!(
-        "{} cells, furthest off {} {}: {} for {}; {} that the paper contradicts",
+        "{} cells, furthest off {} {}: {:.2} for {:.2}; {} that the paper contradicts",
         judged().count(),
         worst.row,
         worst.column,

@@ -218,9 +218,12 @@ mod tests {
         };
         assert!(judged([50.9, 49.1], None).0);
         let (met, line) = judged([50.9, 48.9], None);
-        assert!(!met && line.contains("2 cells, furthest off Idle writes %: 48.9 for 50"), "{line}");
+        assert!(!met && line.contains("2 cells, furthest off Idle writes %: 48.90 for 50.00"), "{line}");
         let (met, line) = judged([50.9, 48.9], Some("Table IV says otherwise".to_owned()));
-        assert!(met && line.contains("1 cells, furthest off Idle mean KiB: 50.9 for 50; 1 that"), "{line}");
+        assert!(
+            met && line.contains("1 cells, furthest off Idle mean KiB: 50.90 for 50.00; 1 that"),
+            "{line}"
+        );
         assert!(!judged([50.0, f64::NAN], None).0);
     }
 

@@ -96,7 +96,7 @@ fn table(cells: &[Cell]) -> String {
             let why = cell.contradicted.as_deref().unwrap_or("");
             let _ = write!(
                 out,
-                "<td{class} title=\"{}\">{}<br><small>{}</small></td>",
+                "<td{class} title=\"{}\">{:.2}<br><small>{:.2}</small></td>",
                 escaped(why),
                 cell.ours,
                 cell.paper
