@@ -8,7 +8,7 @@ mod blktrace;
 mod calls;
 mod csv;
 mod disksim;
-mod event;
+pub(crate) mod event;
 mod fio;
 mod msr;
 mod number;

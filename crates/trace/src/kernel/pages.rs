@@ -1,5 +1,6 @@
 //! Pages of tracefs' ring buffers, and the events of the block layer in them.
 
+use crate::format::event::rwbs;
 use crate::request::{Flags, Op};
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read};
@@ -114,35 +115,13 @@ fn text_at(bytes: &[u8], (offset, size): (usize, usize)) -> Option<&str> {
     std::str::from_utf8(&field[..end]).ok()
 }
 
-/// Operation and flags of the letters that the kernel writes (`blk_fill_rwbs`): `F` before the operation is a flush
-/// that comes first, behind it Force Unit Access.
-fn operation(rwbs: &str) -> Option<(Op, Flags)> {
-    let letters = rwbs.strip_prefix('F').filter(|rest| !rest.is_empty()).unwrap_or(rwbs);
-    let op = match letters.chars().next()? {
-        'R' => Op::Read,
-        'W' => Op::Write,
-        'D' => Op::Discard,
-        'F' => Op::Flush,
-        _ => return None,
-    };
-    let mut flags = Flags::default();
-    for (letter, flag) in [('F', Flags::FUA), ('S', Flags::SYNC), ('M', Flags::META), ('A', Flags::AHEAD)] {
-        if letters[1..].contains(letter) {
-            flags = flags.and(flag);
-        }
-    }
-    Some((op, flags))
-}
-
 impl Layout {
     fn read(&self, record: &[u8], time_ns: u64) -> Option<Event> {
         let dev = u32_at(record, self.dev)?;
-        let (mut op, flags) = operation(text_at(record, self.rwbs)?)?;
         let sectors = u32_at(record, self.sectors)?;
-        if sectors == 0 {
-            // A write that carries nothing but a flush.
-            op = Op::Flush;
-        }
+        let said = rwbs(text_at(record, self.rwbs)?, sectors.into())?;
+        // What carries nothing does nothing but flush.
+        let (op, flags) = if sectors == 0 { (Op::Flush, Flags::default()) } else { said };
         Some(Event {
             time_ns,
             event: self.event,
