@@ -228,11 +228,12 @@ impl<W: Words> Drive<W> {
 
     /// A command has ended: it is done, by itself or with its pack.
     fn end(&mut self, now: u64, command: u32, refused: bool) {
-        let Some(packing) = &mut self.packing else { return self.leave_done(now, command, refused) };
-        let Some(pack) = packing.end(command, refused) else { return };
-        let next = packing.next(now);
-        pack.into_iter().for_each(|(command, refused)| self.leave_done(now, command, refused));
-        next.into_iter().for_each(|command| self.admit(now, command));
+        let Some(mut packing) = self.packing.take() else { return self.leave_done(now, command, refused) };
+        if let Some(pack) = packing.end(command, refused) {
+            pack.iter().for_each(|&(command, refused)| self.leave_done(now, command, refused));
+            packing.next(now).into_iter().for_each(|command| self.admit(now, command));
+        }
+        self.packing = Some(packing);
     }
 
     #[inline]

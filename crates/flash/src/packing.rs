@@ -82,12 +82,13 @@ impl Packing {
     fn begin(&mut self, now: u64, ticket: u32, can_be_packed: bool) {
         let Some(pack) = self.free.pop() else { return };
         self.working += 1;
+        self.packs[pack as usize].members.clear();
         self.join(pack, ticket);
         self.open = can_be_packed.then_some(Open { pack, time: now });
     }
 
     /// A command has ended. With the last one of its pack, all of it are done, in the order of arrival.
-    pub fn end(&mut self, ticket: u32, refused: bool) -> Option<Vec<(u32, bool)>> {
+    pub fn end(&mut self, ticket: u32, refused: bool) -> Option<&[(u32, bool)]> {
         let number = self.pack_of[ticket as usize];
         let pack = &mut self.packs[number as usize];
         let member = pack.members.iter_mut().find(|(member, _)| *member == ticket);
@@ -99,7 +100,7 @@ impl Packing {
         self.working -= 1;
         self.free.push(number);
         self.open = self.open.filter(|open| open.pack != number);
-        Some(std::mem::take(&mut self.packs[number as usize].members))
+        Some(&self.packs[number as usize].members)
     }
 
     /// Lets the command begin that has waited for an end; which one.
