@@ -13,6 +13,11 @@ use nvmed_trace::{Analysis, Model, Part, Request, Row, Synthesis};
 /// The applications among the rows; the others are combinations of them.
 const APPLICATIONS: usize = 18;
 
+/// The paper's rows of the applications.
+fn applications() -> Vec<Row> {
+    Row::published().into_iter().take(APPLICATIONS).collect()
+}
+
 /// A trace like a row.
 fn synthesised(row: &Row, seed: u64) -> Result<impl Iterator<Item = Request>, LabError> {
     let failed = |error| LabError::missing(format!("no trace is like the row of {}: {error}", row.name));

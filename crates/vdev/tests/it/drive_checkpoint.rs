@@ -1,10 +1,8 @@
 //! A checkpoint that is written in parts while its drive goes on: whatever ends it, the drive's map is one that it had.
 
-use crate::drive_file::Place;
+use crate::drive_file::{Place, profile_of};
 use nvmed_dice::Dice;
-use nvmed_flash::{
-    ArrayProfile, BlockKind, Command, Flash, Kind, Medium, Profile, Rate, TranslationProfile, UNIT_BYTES,
-};
+use nvmed_flash::{Command, Flash, Kind, Profile, UNIT_BYTES};
 use nvmed_vdev::{DriveFile, DriveFileError, FileOptions, Flush, LIFE_COUNTERS, Media};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -18,19 +16,7 @@ const JOURNAL: usize = 1 << 20;
 const NEXT: usize = JOURNAL / 8 * 7;
 
 fn profile() -> Profile {
-    let kind = BlockKind { per_plane: 24, pages: 256, pages_per_program: 2, ..BlockKind::default() };
-    let array = ArrayProfile {
-        capacity_bytes: UNITS * UNIT_BYTES,
-        channels: 2,
-        planes: 2,
-        registers: 2,
-        bus_out: Rate::per_second(400_000_000),
-        bus_in: Rate::per_second(400_000_000),
-        blocks: vec![kind],
-        translation: Some(TranslationProfile { buffer_bytes: 2 << 20, ..TranslationProfile::default() }),
-        ..ArrayProfile::default()
-    };
-    Profile { commands: 64, medium: Medium::Array(Box::new(array)) }
+    profile_of(UNITS, 256)
 }
 
 fn open(image: &Path, media: &Media) -> Result<(DriveFile, Flash), DriveFileError> {

@@ -18,10 +18,15 @@ const UNITS: u64 = 2048;
 const TEXT: &str = "# a drive for tests\n";
 
 fn profile() -> Profile {
-    let kind = BlockKind { per_plane: 24, pages: 32, pages_per_program: 2, ..BlockKind::default() };
+    profile_of(UNITS, 32)
+}
+
+/// A drive of so many units, in blocks of so many pages.
+pub(crate) fn profile_of(units: u64, pages: u32) -> Profile {
+    let kind = BlockKind { per_plane: 24, pages, pages_per_program: 2, ..BlockKind::default() };
     let translation = TranslationProfile { buffer_bytes: 2 << 20, ..TranslationProfile::default() };
     let array = ArrayProfile {
-        capacity_bytes: UNITS * UNIT_BYTES,
+        capacity_bytes: units * UNIT_BYTES,
         channels: 2,
         planes: 2,
         registers: 2,

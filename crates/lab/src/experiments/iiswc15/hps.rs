@@ -1,6 +1,6 @@
 //! The case study (section V): pages of 4 KiB, of 8 KiB, and both in one plane.
 
-use super::{APPLICATIONS, synthesised};
+use super::{applications, synthesised};
 use crate::duel::{Measured, Series};
 use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Finding, Goal};
@@ -81,10 +81,6 @@ fn gain(ours: f64, theirs: f64) -> f64 {
     100.0 * (1.0 - ours / theirs)
 }
 
-fn applications() -> Vec<Row> {
-    Row::published().into_iter().take(APPLICATIONS).collect()
-}
-
 fn seeds(effort: &Effort) -> u64 {
     if effort.quick { 1 } else { 5 }
 }
@@ -123,17 +119,7 @@ impl Experiment for ResponseTime {
                 beside.push((medians[EIGHT] / medians[BOTH], row.name.as_str()));
                 if units == 1 {
                     limits.push(unqueued(&row.name, &runs));
-                    let of = |device: usize| Measured {
-                        name: DEVICES[device].0.to_owned(),
-                        runs: response(device),
-                    };
-                    let label = row.name.clone();
-                    series.push(Series {
-                        label,
-                        unit: "ms".to_owned(),
-                        ours: of(BOTH),
-                        rivals: vec![of(FOUR)],
-                    });
+                    series.push(beside_it(row, "ms", FOUR, response));
                 }
             }
             limits.push(spread(units, &mut gains, &mut beside));
@@ -141,6 +127,12 @@ impl Experiment for ResponseTime {
         limits.push("the paper prints 86 % for Booting, 24.0 % for Movie, 61.9 % as the mean".to_owned());
         Ok(Finding { series, cells: Vec::new(), method: METHOD.to_owned(), limits })
     }
+}
+
+/// What a device with both sizes of pages does with a trace, and another one.
+fn beside_it(row: &Row, unit: &str, rival: usize, runs: impl Fn(usize) -> Samples) -> Series {
+    let of = |device: usize| Measured { name: DEVICES[device].0.to_owned(), runs: runs(device) };
+    Series { label: row.name.clone(), unit: unit.to_owned(), ours: of(BOTH), rivals: vec![of(rival)] }
 }
 
 /// What requests gain that wait neither here nor there, which Table V bounds: two pages of 4 KiB beside one of 8 KiB.
@@ -200,10 +192,8 @@ impl Experiment for Space {
         let (mut series, mut limits) = (Vec::new(), Vec::new());
         for row in applications() {
             let runs = runs(&row, 8, seeds(effort))?;
-            let of = |device: usize| Measured {
-                name: DEVICES[device].0.to_owned(),
-                runs: samples(&runs[device], |run| 100.0 * run.utilization),
-            };
+            let used = |device: usize| samples(&runs[device], |run| 100.0 * run.utilization);
+            series.push(beside_it(&row, "% of the flash", EIGHT, used));
             let (mut odd, mut writes, mut pages) = (0_u64, 0_u64, 0_u64);
             for request in synthesised(&row, 1)?.filter(|request| request.op == Op::Write) {
                 let units = request.bytes / 4096;
@@ -215,13 +205,6 @@ impl Experiment for Space {
                 100.0 * odd as f64 / writes as f64,
                 100.0 * odd as f64 / pages as f64
             ));
-            let label = row.name.clone();
-            series.push(Series {
-                label,
-                unit: "% of the flash".to_owned(),
-                ours: of(BOTH),
-                rivals: vec![of(EIGHT)],
-            });
         }
         limits.push("the paper prints +24.2 % for Music, and +13.1 % as the mean".to_owned());
         Ok(Finding { series, cells: Vec::new(), method: METHOD.to_owned(), limits })

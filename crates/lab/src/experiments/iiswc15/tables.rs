@@ -1,6 +1,6 @@
 //! Tables III and IV, the six characteristics, and the combinations.
 
-use super::{APPLICATIONS, found};
+use super::{APPLICATIONS, applications, found};
 use crate::cell::Cell;
 use crate::duel::{Measured, Series};
 use crate::error::LabError;
@@ -104,7 +104,7 @@ impl Experiment for CharacteristicsHold {
     }
 
     fn run(&self, _effort: &Effort) -> Result<Finding, LabError> {
-        let printed: Vec<Row> = Row::published().into_iter().take(APPLICATIONS).collect();
+        let printed = applications();
         let (of_paper, ours) =
             (Characteristic::all(&printed), Characteristic::all(&found(APPLICATIONS, SEED)?));
         let (mut cells, mut limits) = (Vec::new(), Vec::new());
@@ -205,7 +205,6 @@ impl Experiment for Combinations {
         };
         let series = |row: &Row| {
             let (first, second) = row.name.split_once('/')?;
-            let parts: Vec<f64> = vec![rate(first) + rate(second)];
             let of = |name: &str, figure: f64| Measured {
                 name: name.to_owned(),
                 runs: [figure].into_iter().collect(),
@@ -214,7 +213,7 @@ impl Experiment for Combinations {
                 label: row.name.clone(),
                 unit: "requests/s".to_owned(),
                 ours: of(&row.name, rate(&row.name)),
-                rivals: vec![of("the sum of both alone", parts.iter().sum())],
+                rivals: vec![of("the sum of both alone", rate(first) + rate(second))],
             })
         };
         let series = rows[APPLICATIONS..].iter().filter_map(series).collect();
