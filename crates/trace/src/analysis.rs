@@ -165,6 +165,7 @@ impl Device {
             seen: self.starts.seen(request.offset, room),
             no_wait: by_times.or(request.waited.map(|waited| !waited)),
             beside_write: self.writes_until_ns > arrival_ns,
+            overlaps: request.start_ns.is_some_and(|start_ns| self.busy_until_ns > Some(start_ns)),
         }
     }
 

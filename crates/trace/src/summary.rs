@@ -34,6 +34,8 @@ pub struct Part {
     pub discards: u64,
     /// Flushes.
     pub flushes: u64,
+    /// Bytes of the discards.
+    pub discard_bytes: u64,
     /// Offset of the first byte that is read or written.
     pub first_offset_bytes: u64,
     /// End of the last one.
@@ -44,6 +46,10 @@ pub struct Part {
     pub temporal_locality_error_points: f64,
     /// Sizes, and throughput by size (Figures 3 and 4).
     pub sizes: Vec<SizeClass>,
+    /// Share of the requests that begin at a multiple of 4 KiB.
+    pub aligned_pct: f64,
+    /// The longest response time; 0 where none is known.
+    pub response_max_ms: f64,
     /// Response times (Figure 5).
     pub response: Vec<TimeClass>,
     /// Times between arrivals (Figure 6).
@@ -79,6 +85,14 @@ pub struct SizeClass {
     pub write_bytes: u64,
     /// Bytes that were written by the time it took from start to finish.
     pub write_mib_per_s: Option<f64>,
+    /// How many of the reads are multiples of 4 KiB.
+    pub whole_reads: u64,
+    /// Their bytes.
+    pub whole_read_bytes: u64,
+    /// How many of the writes are multiples of 4 KiB.
+    pub whole_writes: u64,
+    /// Their bytes.
+    pub whole_write_bytes: u64,
 }
 
 /// Requests of times up to a limit, and above half of it.
@@ -105,6 +119,9 @@ pub struct Waiting {
     pub response_max_ms: f64,
     /// Sum of the service times by the duration: above 100 the device served several at once.
     pub utilisation_pct: f64,
+    /// Share of the requests whose service begins before all that arrived earlier have finished: 0 where one is served
+    /// after another, in the order of their arrivals.
+    pub overlap_pct: f64,
     /// Mean number of requests in the queue and in service, by Little's law.
     pub mean_in_system: f64,
 }

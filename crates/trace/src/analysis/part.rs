@@ -20,11 +20,14 @@ impl Part {
             row: row(tally),
             discards: tally.discards,
             flushes: tally.flushes,
+            discard_bytes: tally.discard_bytes,
             first_offset_bytes: if told { tally.first_offset } else { 0 },
             end_offset_bytes: tally.end_offset,
             granule_bytes: tally.granule(),
             temporal_locality_error_points: 100.0 * unsure_error / requests.max(1) as f64,
             sizes: (0..SIZES).map(|class| size_class(tally, class)).collect(),
+            aligned_pct: 100.0 * tally.aligned as f64 / requests.max(1) as f64,
+            response_max_ms: tally.response_max_ns as f64 / MS,
             response: times(&tally.response),
             gaps: times(&tally.gaps),
             idle: times(&tally.idle),
@@ -88,6 +91,10 @@ fn size_class(tally: &Tally, class: usize) -> SizeClass {
         writes: tally.writes.bytes.counts[class],
         write_bytes: tally.writes.bytes.sums[class],
         write_mib_per_s: speed(&tally.writes),
+        whole_reads: tally.reads.whole.counts[class],
+        whole_read_bytes: tally.reads.whole.sums[class],
+        whole_writes: tally.writes.whole.counts[class],
+        whole_write_bytes: tally.writes.whole.sums[class],
     }
 }
 
@@ -112,6 +119,7 @@ fn waiting(tally: &Tally) -> Option<Waiting> {
         share_of_response_pct: 100.0 * waiting_ns / (waiting_ns + service_ns).max(1.0),
         response_max_ms: tally.response_max_ns as f64 / MS,
         utilisation_pct: 100.0 * service_ns / duration_ns,
+        overlap_pct: 100.0 * tally.overlaps as f64 / tally.waited as f64,
         mean_in_system: tally.response.sum() as f64 / duration_ns,
     })
 }

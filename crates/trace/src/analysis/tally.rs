@@ -2,6 +2,7 @@
 
 use super::classes::{Classes, SIZES, TIMES, size_class, time_class};
 use crate::{Op, Request};
+use nvmed_units::BLOCK_BYTES;
 
 /// What a request is to those before it, on its device.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +19,8 @@ pub(super) struct Context {
     pub no_wait: Option<bool>,
     /// Whether a write that arrived before it has not finished.
     pub beside_write: bool,
+    /// Whether its service begins before all that arrived earlier have finished.
+    pub overlaps: bool,
 }
 
 /// The reads, or the writes.
@@ -25,6 +28,8 @@ pub(super) struct Context {
 pub(super) struct Side {
     /// Their bytes, by size.
     pub bytes: Classes<SIZES>,
+    /// The same of those that are multiples of 4 KiB.
+    pub whole: Classes<SIZES>,
     /// Bytes of those whose service time is known, by size.
     pub served_bytes: [u64; SIZES],
     /// Service times in ns, by size.
@@ -46,6 +51,9 @@ pub(super) struct Tally {
     pub writes: Side,
     pub discards: u64,
     pub flushes: u64,
+    pub discard_bytes: u64,
+    pub overlaps: u64,
+    pub aligned: u64,
     pub max_bytes: u64,
     /// All bits of all sizes and offsets.
     pub bits: u64,
@@ -80,6 +88,9 @@ impl Default for Tally {
             writes: Side::default(),
             discards: 0,
             flushes: 0,
+            discard_bytes: 0,
+            overlaps: 0,
+            aligned: 0,
             max_bytes: 0,
             bits: 0,
             first_ns: u64::MAX,
@@ -110,7 +121,10 @@ impl Tally {
     /// A Discard or a Flush: it counts apart, and for how long the trace is.
     pub(super) fn push_other(&mut self, request: &Request) {
         match request.op {
-            Op::Discard => self.discards += 1,
+            Op::Discard => {
+                self.discards += 1;
+                self.discard_bytes = self.discard_bytes.saturating_add(request.bytes);
+            }
             _ => self.flushes += 1,
         }
         self.extend(request);
@@ -122,6 +136,7 @@ impl Tally {
         self.extend(request);
         self.max_bytes = self.max_bytes.max(request.bytes);
         self.bits |= request.bytes | request.offset;
+        self.aligned += u64::from(request.offset.is_multiple_of(BLOCK_BYTES as u64));
         self.first_offset = self.first_offset.min(request.offset);
         self.end_offset = self.end_offset.max(request.offset.saturating_add(request.bytes));
         self.sequential += u64::from(context.sequential);
@@ -138,6 +153,9 @@ impl Tally {
         let class = size_class(request.bytes);
         let side = if request.op == Op::Read { &mut self.reads } else { &mut self.writes };
         side.bytes.count(class, request.bytes);
+        if request.bytes.is_multiple_of(BLOCK_BYTES as u64) {
+            side.whole.count(class, request.bytes);
+        }
         if let Some(finish_ns) = request.finish_ns {
             let service_ns = request.start_ns.map(|start_ns| finish_ns.saturating_sub(start_ns));
             if let Some(service_ns) = service_ns {
@@ -163,6 +181,7 @@ impl Tally {
             self.waiting_ns = self.waiting_ns.saturating_add(waiting_ns);
             self.waiting_max_ns = self.waiting_max_ns.max(waiting_ns);
             self.waited += 1;
+            self.overlaps += u64::from(context.overlaps);
         }
         if request.op == Op::Read {
             let group =
@@ -187,6 +206,9 @@ impl Tally {
         self.writes.merge(&other.writes);
         self.discards += other.discards;
         self.flushes += other.flushes;
+        self.discard_bytes = self.discard_bytes.saturating_add(other.discard_bytes);
+        self.overlaps += other.overlaps;
+        self.aligned += other.aligned;
         self.max_bytes = self.max_bytes.max(other.max_bytes);
         self.bits |= other.bits;
         self.first_ns = self.first_ns.min(other.first_ns);
@@ -235,6 +257,7 @@ impl Tally {
 impl Side {
     fn merge(&mut self, other: &Self) {
         self.bytes.merge(&other.bytes);
+        self.whole.merge(&other.whole);
         self.service.merge(&other.service);
         for (bytes, more) in self.served_bytes.iter_mut().zip(other.served_bytes) {
             *bytes = bytes.saturating_add(more);
