@@ -45,6 +45,21 @@ impl Fenwick {
         self.total -= 1;
     }
 
+    /// Counts so many less in a slot, which has as many.
+    pub fn take_many(&mut self, slot: usize, less: u64) {
+        let mut at = slot + 1;
+        while at < self.sums.len() {
+            self.sums[at] -= less;
+            at += at & at.wrapping_neg();
+        }
+        self.total -= less;
+    }
+
+    /// How many slots there are.
+    pub fn slots(&self) -> usize {
+        self.sums.len() - 1
+    }
+
     /// The sum of all slots.
     pub fn total(&self) -> u64 {
         self.total

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 /// Longest request that is taken for one, but for a Discard.
 const REQUEST_BYTES_MAX: u64 = 4 << 30;
 /// Devices end here.
-const OFFSET_MAX: u64 = 1 << 56;
+pub(crate) const OFFSET_MAX: u64 = 1 << 56;
 /// Times end here, in the year 2262: the native format's are signed.
-const TIME_NS_MAX: u64 = i64::MAX as u64;
+pub(crate) const TIME_NS_MAX: u64 = i64::MAX as u64;
 /// Most devices, and processes, of one trace.
 const NAMES_MAX: usize = 1 << 20;
 

@@ -1,12 +1,14 @@
 //! What a trace is to be like: from a row of the tables, or from a trace that was analysed.
 
 use super::SynthError;
+use super::busy::Periods;
 use super::clock::unit;
+use super::places::Reuse;
 use super::spread::spread;
 use super::totals::{TOLERANCE, Totals};
 use crate::analysis::{SIZES, size_class};
 use crate::row::{Cell, Row};
-use crate::{Op, Part, SizeClass, TimeClass};
+use crate::{Op, Part, ReuseDistances, SizeClass, TimeClass};
 use nvmed_dice::Dice;
 use nvmed_units::BLOCK_BYTES;
 
@@ -31,6 +33,8 @@ const READ_SPEEDS: [(f64, f64); 2] = [(4096.0, 13.94), (262_144.0, 99.65)];
 /// The same of writes.
 const WRITE_SPEEDS: [(f64, f64); 3] = [(4096.0, 5.18), (262_144.0, 19.0), (16_777_216.0, 56.15)];
 
+const KIB: u64 = 1024;
+
 /// Values with their numbers.
 type Counted<T> = Vec<(T, u64)>;
 
@@ -45,6 +49,10 @@ pub struct Model {
     pub(super) range: (u64, u64),
     /// Whether service begins at a known time.
     pub(super) starts_known: bool,
+    /// Whether several requests may be served at once.
+    pub(super) parallel: bool,
+    /// Which units are touched again; `None` when nothing tells.
+    pub(super) reuse: Option<Reuse>,
 }
 
 /// What is known of distributions.
@@ -81,14 +89,17 @@ impl Model {
             speeds: [speeds(&READ_SPEEDS), speeds(&WRITE_SPEEDS)],
             range: (0, ROW_RANGE),
             starts_known: true,
+            parallel: false,
+            reuse: None,
         })
     }
 
-    /// A trace like one that was analysed: its row, its sizes, its throughput by size, how long its device had nothing
-    /// to do, and the range of its offsets.
+    /// A trace like one that was analysed: its row, its sizes, its throughput by size, its times between arrivals, how
+    /// long its device had nothing to do, the range of its offsets, and its working set. Where the device served
+    /// several requests at once, or it is not known when service began, several may be served at once.
     ///
     /// # Errors
-    /// The trace has no requests.
+    /// The trace has no requests, or requests without bytes.
     pub fn like(part: &Part) -> Result<Self, SynthError> {
         let granule = part.granule_bytes.max(1);
         let sum = |of: fn(&SizeClass) -> u64| part.sizes.iter().map(of).sum::<u64>();
@@ -98,6 +109,9 @@ impl Model {
         let duration_ns = (part.row.get(Cell::Duration).unwrap_or(0.0) * 1e9) as u64;
         if requests == 0 {
             return Err(SynthError::Missing(Cell::Requests.name()));
+        }
+        if reads > read || requests - reads > units - read {
+            return Err(SynthError::Absurd(Cell::Mean.name(), part.row.get(Cell::Mean).unwrap_or(0.0)));
         }
         let totals = Totals::whole(&part.row, granule, (requests, units), (reads, read), duration_ns);
         let speeds = |of: fn(&SizeClass) -> Option<f64>| {
@@ -112,12 +126,28 @@ impl Model {
             speeds: [speeds(|class| class.read_mib_per_s), speeds(|class| class.write_mib_per_s)],
             range: (part.first_offset_bytes, part.end_offset_bytes - part.first_offset_bytes),
             starts_known: part.row.get(Cell::Service).is_some(),
+            parallel: part.row.get(Cell::Response).is_some()
+                && part.waiting.is_none_or(|waiting| waiting.overlap_pct > 0.0),
+            reuse: part.working_set.as_ref().map(|set| Reuse {
+                distinct: (set.not_counted_kib == 0).then_some(set.distinct_kib * KIB / BLOCK_BYTES as u64),
+                within: Vec::new(),
+                aligned: part.aligned_pct / 100.0,
+            }),
             shape: Shape::Part(Box::new(part.clone())),
         })
     }
 
+    /// The same, with units touched again after such distances.
+    #[must_use]
+    pub fn with_reuse(mut self, distances: &ReuseDistances) -> Self {
+        if let Some(reuse) = &mut self.reuse {
+            reuse.within = distances.hits.iter().map(|at| at.hit_pct / 100.0).collect();
+        }
+        self
+    }
+
     /// The same with so many times the requests a second, and so many times the range of offsets. Service times,
-    /// waiting and localities stay.
+    /// waiting and localities stay, and so does the working set, if the range has room for it.
     #[must_use]
     pub fn scaled(mut self, rate: f64, footprint: f64) -> Self {
         self.totals.duration_ns = (self.totals.duration_ns as f64 / rate) as u64;
@@ -196,6 +226,53 @@ impl Model {
         values.into_iter().map(|(value, count)| (value.round() as u64, count)).collect()
     }
 
+    /// Busy periods of requests whose services usually take so long.
+    pub(super) fn periods(&self, no_wait: u64, usual_ns: f64, dice: &mut Dice) -> Periods {
+        let totals = &self.totals;
+        let empty = Vec::new();
+        let (told_s, gaps, idle, responses) = match &self.shape {
+            Shape::Row { .. } => (None, &empty, &empty, &empty),
+            Shape::Part(part) => (part.row.get(Cell::Duration), &part.gaps, &part.idle, &part.response),
+        };
+        let scale = totals.duration_ns as f64 / (told_s.unwrap_or(0.0) * 1e9).max(1.0);
+        let mut times = |classes: &[TimeClass], count: u64| {
+            let values: Vec<(f64, u64)> =
+                classes.iter().flat_map(|class| within(class, unit(dice))).collect();
+            let sum: f64 = classes.iter().map(|class| class.mean_ms * 1e6 * class.requests as f64).sum();
+            let found: f64 = values.iter().map(|(value, count)| value * *count as f64).sum();
+            let scale = scale * sum / found.max(1.0);
+            let values = values.into_iter().map(|(value, count)| ((value * scale).round() as u64, count));
+            as_many(values.collect(), count)
+        };
+        Periods {
+            gaps: times(gaps, totals.requests - 1),
+            idle: times(idle, no_wait - 1),
+            shape: responses.iter().map(|class| (class.mean_ms * 1e6, class.requests)).collect(),
+            longest_ns: match &self.shape {
+                Shape::Part(part) => (part.response_max_ms * 1e6).ceil() as u64,
+                Shape::Row { .. } => u64::MAX,
+            },
+            requests: totals.requests,
+            no_wait,
+            duration_ns: totals.duration_ns,
+            service_ns: totals.service_ns.map(|sum_ns| sum_ns as f64),
+            response_ns: totals.response_ns.unwrap_or(0) as f64,
+            usual_ns,
+        }
+    }
+
+    /// Discards and flushes, and the bytes of a discard: those of a trace.
+    pub(super) fn others(&self) -> (u64, u64, u64) {
+        match &self.shape {
+            Shape::Row { .. } => (0, 0, 0),
+            Shape::Part(part) => {
+                let bytes =
+                    part.discard_bytes / part.discards.max(1) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+                (part.discards, part.flushes, bytes.max(BLOCK_BYTES as u64))
+            }
+        }
+    }
+
     /// How long a request is usually served.
     pub(super) fn usual_ns(&self, (bytes, write): Sized) -> f64 {
         bytes as f64 / self.speeds[usize::from(write)][size_class(bytes)].max(1e-9)
@@ -257,20 +334,31 @@ fn part_sizes(part: &Part, totals: &Totals, dice: &mut Dice) -> Counted<Sized> {
         } else {
             ((BLOCK_BYTES as u64 / granule) << number).min(largest)
         };
-        let step = ((high - low.min(high)) / SIZES_MAX).max(1);
-        let values: Vec<u64> = (low + 1..=high).step_by(step as usize).collect();
-        for (write, count, bytes) in
-            [(true, class.writes, class.write_bytes), (false, class.reads, class.read_bytes)]
-        {
-            let (mut count, mut units) = (count, bytes / granule);
-            let rest = units.checked_sub(largest);
-            if max_left && count > 0 && rest.is_some_and(|rest| rest >= (low + 1) * (count - 1)) {
-                max_left = false;
-                sizes.push(((largest * granule, write), 1));
-                (count, units) = (count - 1, units - largest);
+        let block = BLOCK_BYTES as u64 / granule;
+        let sides = [
+            (true, (class.writes, class.write_bytes), (class.whole_writes, class.whole_write_bytes)),
+            (false, (class.reads, class.read_bytes), (class.whole_reads, class.whole_read_bytes)),
+        ];
+        for (write, all, whole) in sides {
+            let broken = (all.0 - whole.0, all.1 - whole.1);
+            for (step, (mut count, bytes)) in [(block, whole), (1, broken)] {
+                let first = (low + 1).next_multiple_of(step);
+                let mut units = bytes / granule;
+                let rest = units.checked_sub(largest).filter(|_| largest.is_multiple_of(step));
+                if max_left && count > 0 && rest.is_some_and(|rest| rest >= first * (count - 1)) {
+                    max_left = false;
+                    sizes.push(((largest * granule, write), 1));
+                    (count, units) = (count - 1, units - largest);
+                }
+                let step = step * (high.saturating_sub(low) / step / SIZES_MAX).max(1);
+                let mut values: Vec<u64> = (first..=high).step_by(step as usize).collect();
+                if values.is_empty() {
+                    values.push(high);
+                }
+                let counts = spread(&values, &vec![1.0; values.len()], (count, units), unit(dice));
+                let counted = values.iter().zip(counts);
+                sizes.extend(counted.map(|(&units, count)| ((units * granule, write), count)));
             }
-            let counts = spread(&values, &vec![1.0; values.len()], (count, units), unit(dice));
-            sizes.extend(values.iter().zip(counts).map(|(&units, count)| ((units * granule, write), count)));
         }
     }
     sizes
@@ -283,6 +371,22 @@ fn geometric(low: f64, high: f64) -> Vec<u64> {
     let value = |step: u32| (low * (high / low).powf(f64::from(step) / steps)) as u64;
     let mut values: Vec<u64> = (0..=steps as u32).map(value).collect();
     values.dedup();
+    values
+}
+
+/// The same values so many times in all, in the same proportion; 0 where there are none.
+fn as_many(mut values: Counted<u64>, count: u64) -> Counted<u64> {
+    let whole: u64 = values.iter().map(|&(_, count)| count).sum();
+    if whole == 0 {
+        return vec![(0, count)];
+    }
+    let (mut before, mut taken) = (0, 0);
+    for (_, number) in &mut values {
+        before += u128::from(*number);
+        let until = (before * u128::from(count) / u128::from(whole)) as u64;
+        *number = until - taken;
+        taken = until;
+    }
     values
 }
 

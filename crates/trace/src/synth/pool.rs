@@ -30,6 +30,18 @@ impl<T: Copy + Ord> Pool<T> {
         Some(self.values[at])
     }
 
+    /// Draws two, and takes the larger one, or the smaller one.
+    pub fn draw_end(&mut self, large: bool, dice: &mut Dice) -> Option<T> {
+        let total = self.left.total();
+        if total == 0 {
+            return None;
+        }
+        let (one, two) = (dice.roll(total), dice.roll(total));
+        let at = self.left.find(if large { one.max(two) } else { one.min(two) });
+        self.left.take(at);
+        Some(self.values[at])
+    }
+
     /// Draws this one, if there is one left.
     pub fn take(&mut self, value: T) -> Option<T> {
         let at = self.values.binary_search(&value).ok()?;

@@ -6,6 +6,7 @@ mod fixture;
 mod formats;
 mod fuzz;
 mod native;
+mod parallel;
 mod real;
 mod scratch;
 mod source;
