@@ -151,7 +151,8 @@ pub struct Synthesise {
     /// An application or a combination of IISWC'15, as `Twitter` or `Music/FB`
     #[arg(value_name = "ROW", required_unless_present = "like", conflicts_with = "like")]
     pub row: Option<String>,
-    /// A trace that it is to be like: of several devices, the one with the most requests
+    /// A trace that it is to be like: of several devices, the one with the most requests. A device that served several
+    /// requests at once does so again
     #[arg(long, value_name = "FILE")]
     pub like: Option<PathBuf>,
     /// The same seed gives the same trace
@@ -160,10 +161,10 @@ pub struct Synthesise {
     /// The file to write, which is there when it is whole
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
-    /// So many times the requests a second
+    /// So many times the requests a second; response times and the share that need not wait stay, if they can
     #[arg(long, value_name = "X", default_value = "1", value_parser = factor)]
     pub rate: f64,
-    /// So many times the range of offsets
+    /// So many times the range of offsets; the working set stays, if it has room
     #[arg(long, value_name = "X", default_value = "1", value_parser = factor)]
     pub footprint: f64,
     /// Format to write

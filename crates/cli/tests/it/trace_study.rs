@@ -34,6 +34,74 @@ fn a_row_becomes_a_trace_and_a_row_again() {
     assert!(table.contains("\nCharacteristic 6, times between arrivals are long: holds\n"), "{table}");
 }
 
+/// A trace of a device that serves three requests at once, as CSV.
+fn of_a_server() -> String {
+    let mut text = String::from("arrival_ns,start_ns,finish_ns,op,offset_bytes,size_bytes\n");
+    let mut free_ns = [0; 3];
+    for number in 0..3_000u64 {
+        let (arrival_ns, server) = (number * 40_000 + number * number % 30_011, (number % 3) as usize);
+        let start_ns = arrival_ns.max(free_ns[server]);
+        free_ns[server] = start_ns + 60_000 + number * 7_919 % 100_003;
+        let (op, offset) =
+            (["read", "write"][usize::from(number % 4 == 0)], number * number % 1_009 * 16_384);
+        let size = 4096 * (1 + number % 3);
+        text += &format!("{arrival_ns},{start_ns},{},{op},{offset},{size}\n", free_ns[server]);
+    }
+    text
+}
+
+#[test]
+fn a_server_is_synthesised_by_what_it_is_like() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.path("a"), of_a_server()).unwrap();
+    let ran = scratch.run(["trace", "synthesise", "--like", "a", "-o", "b"]);
+    assert_eq!((ran.status, ran.err.as_str()), (0, "nvmed: b: 3000 requests like a\n"));
+    let found: Value =
+        serde_json::from_str(&scratch.ok(["trace", "analyse", "a", "b", "--json"])).expect("it is JSON");
+    let cell = |at: usize, path: &str| {
+        found["traces"][at]["devices"][0].pointer(path).and_then(Value::as_f64).expect("it is told")
+    };
+    assert!(cell(0, "/waiting/utilisation_pct") > 200.0);
+    let cells =
+        ["/nowait_pct", "/mean_service_ms", "/mean_response_ms", "/duration_s", "/waiting/mean_in_system"];
+    for path in cells.into_iter().chain(["/temporal_locality_pct", "/working_set/distinct_kib"]) {
+        let (told, found) = (cell(0, path), cell(1, path));
+        assert!((found / told - 1.0).abs() < 0.02, "{path}: {found}, not {told}");
+    }
+}
+
+#[test]
+fn a_hostile_trace_is_not_synthesised() {
+    let scratch = Scratch::new();
+    let head = "arrival_ns,op,offset_bytes,size_bytes\n";
+    let (high, old) = ((1u64 << 56) - 4096, (1u64 << 63) - 1);
+    for (what, lines, said) in [
+        ("nothing", String::new(), ""),
+        ("a head", head.to_owned(), ""),
+        ("no bytes", format!("{head}0,read,0,0\n5,read,0,0\n"), ""),
+        (
+            "far",
+            format!("{head}0,read,0,4096\n5,read,{high},4096\n"),
+            "beyond 2^56 bytes: a smaller footprint",
+        ),
+        ("old", format!("{head}0,read,0,4096\n{old},read,4096,4096\n"), "more than 2^62 ns: a higher rate"),
+    ] {
+        std::fs::write(scratch.path("a"), lines).unwrap();
+        let ran = scratch.run(["trace", "synthesise", "--like", "a", "-o", "b"]);
+        assert!(ran.status == 1 && ran.err.contains(said), "{what}: {} {}", ran.status, ran.err);
+        assert!(!ran.err.contains("panicked") && !scratch.path("b").exists(), "{what}: {}", ran.err);
+    }
+    std::fs::write(scratch.path("a"), format!("{head}5,write,512,512\n")).unwrap();
+    scratch.ok(["trace", "synthesise", "--like", "a", "-o", "b"]);
+    for factor in ["0", "-1", "1e9", "NaN", "inf"] {
+        for option in ["--rate", "--footprint"] {
+            let option = format!("{option}={factor}");
+            let ran = scratch.run(["trace", "synthesise", "--like", "a", "-o", "c", &option]);
+            assert!(ran.status == 2 && ran.err.contains("from 0.000001 to 1000000"), "{option}: {}", ran.err);
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_synthesised_leaves_no_file() {
     let scratch = Scratch::new();
