@@ -94,16 +94,18 @@ impl From<io::Error> for Stop {
 #[derive(Debug)]
 struct Window {
     held: Vec<Request>,
-    given: usize,
+    /// The first of them that are given out.
     ready: usize,
     is_sorted: bool,
+    /// Whether no request that comes later belongs before those that are held.
+    is_complete: bool,
     /// The last arrival that was given out, of each device.
     last_ns: Vec<u64>,
 }
 
 impl Default for Window {
     fn default() -> Self {
-        Self { held: Vec::new(), given: 0, ready: 0, is_sorted: true, last_ns: Vec::new() }
+        Self { held: Vec::new(), ready: 0, is_sorted: true, is_complete: false, last_ns: Vec::new() }
     }
 }
 
@@ -117,8 +119,9 @@ impl Window {
         Ok(())
     }
 
-    /// Makes the first half ready when both are full, or what there is at the end.
+    /// Makes the first half ready when both are full, or what there is when nothing can come that belongs before it.
     fn settle(&mut self, is_end: bool) {
+        let is_end = is_end || std::mem::take(&mut self.is_complete);
         if self.held.len() < 2 * WINDOW && !is_end {
             return;
         }
@@ -127,23 +130,20 @@ impl Window {
             self.is_sorted = true;
         }
         self.ready = if is_end { self.held.len() } else { self.held.len() - WINDOW };
+        for request in &self.held[..self.ready] {
+            let device = request.device as usize;
+            if device >= self.last_ns.len() {
+                self.last_ns.resize(device + 1, 0);
+            }
+            // Of another device's requests that are later than the window, the order within the device still holds.
+            self.last_ns[device] = self.last_ns[device].max(request.arrival_ns);
+        }
     }
 
-    fn next(&mut self) -> Option<Request> {
-        if self.given == self.ready {
-            self.held.drain(..self.ready);
-            (self.given, self.ready) = (0, 0);
-            return None;
-        }
-        let request = self.held[self.given];
-        self.given += 1;
-        let device = request.device as usize;
-        if device >= self.last_ns.len() {
-            self.last_ns.resize(device + 1, 0);
-        }
-        // Of another device's requests that are later than the window, the order within the device still holds.
-        self.last_ns[device] = self.last_ns[device].max(request.arrival_ns);
-        Some(request)
+    /// What was ready is not needed any more.
+    fn release(&mut self) {
+        self.held.drain(..self.ready);
+        self.ready = 0;
     }
 }
 
@@ -194,21 +194,31 @@ impl Intake {
         if borne { Ok(()) } else { Err(Stop::Malformed) }
     }
 
-    /// The next request that is in order; none until more was read.
-    pub(crate) fn next(&mut self) -> Option<Request> {
-        let request = self.window.next();
-        self.counts.requests += u64::from(request.is_some());
-        request
+    /// Requests that are in order, since more was settled.
+    #[inline]
+    pub(crate) fn ready(&self) -> &[Request] {
+        &self.window.held[..self.window.ready]
+    }
+
+    /// What was ready is not needed any more. To be called before more is read.
+    pub(crate) fn release(&mut self) {
+        self.window.release();
+    }
+
+    /// Nothing that comes later belongs before what was read up to now.
+    pub(crate) fn complete(&mut self) {
+        self.window.is_complete = true;
     }
 
     /// Makes requests ready to be given out, as far as they are in order.
     pub(crate) fn settle(&mut self, is_end: bool) {
         self.window.settle(is_end);
+        self.counts.requests += self.window.ready as u64;
     }
 
     /// Whether so much is held that some of it must be given out.
     pub(crate) fn is_full(&self) -> bool {
-        self.window.held.len() >= 2 * WINDOW
+        self.window.is_complete || self.window.held.len() >= 2 * WINDOW
     }
 }
 

@@ -1,5 +1,8 @@
 //! The native format: Parquet, a row a request (docs/trace.md, "Parquet").
 
+mod bits;
+mod column;
+mod order;
 mod pages;
 mod read;
 mod write;

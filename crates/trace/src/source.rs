@@ -107,6 +107,8 @@ pub struct Source {
     format: &'static Format,
     decoder: Box<dyn Decoder + Send>,
     intake: Intake,
+    /// Requests that are ready and were given out.
+    given: usize,
     has_more: bool,
 }
 
@@ -162,7 +164,7 @@ impl Source {
         intake.tolerance = options.tolerance;
         let stopped = |stop| stopped(stop, path, format, &intake);
         let decoder = decoder.map_err(stopped)?;
-        Ok(Self { path: path.to_owned(), format, decoder, intake, has_more: true })
+        Ok(Self { path: path.to_owned(), format, decoder, intake, given: 0, has_more: true })
     }
 
     /// The next request; none at the end.
@@ -170,24 +172,43 @@ impl Source {
     /// # Errors
     /// The host does not let us read it, it is broken, too many lines are malformed, or there was no request at all.
     #[allow(clippy::should_implement_trait, reason = "an iterator of results would go on after an error")]
+    #[inline]
     pub fn next(&mut self) -> Result<Option<Request>, TraceError> {
-        loop {
-            if let Some(request) = self.intake.next() {
-                return Ok(Some(request));
-            }
-            if !self.has_more {
-                let path = || self.path.clone();
-                return if self.intake.counts.requests == 0 {
-                    Err(TraceError::Empty { path: path() })
-                } else {
-                    Ok(None)
-                };
-            }
-            self.fill().map_err(|stop| stopped(stop, &self.path, self.format, &self.intake))?;
+        if self.given == self.intake.ready().len() {
+            self.fill()?;
+        }
+        let next = self.intake.ready().get(self.given).copied();
+        self.given += usize::from(next.is_some());
+        Ok(next)
+    }
+
+    /// The next requests, as many as there are in order; none only at the end. Faster than one by one.
+    ///
+    /// # Errors
+    /// As [`Source::next`].
+    pub fn batch(&mut self) -> Result<&[Request], TraceError> {
+        if self.given == self.intake.ready().len() {
+            self.fill()?;
+        }
+        let ready = self.intake.ready();
+        Ok(&ready[std::mem::replace(&mut self.given, ready.len())..])
+    }
+
+    /// Reads until some requests are ready, or there are no more.
+    fn fill(&mut self) -> Result<(), TraceError> {
+        self.intake.release();
+        self.given = 0;
+        while self.has_more && self.intake.ready().is_empty() {
+            self.read().map_err(|stop| stopped(stop, &self.path, self.format, &self.intake))?;
+        }
+        if self.intake.counts.requests == 0 {
+            Err(TraceError::Empty { path: self.path.clone() })
+        } else {
+            Ok(())
         }
     }
 
-    fn fill(&mut self) -> Result<(), Stop> {
+    fn read(&mut self) -> Result<(), Stop> {
         while self.has_more && !self.intake.is_full() {
             self.has_more = self.decoder.step(&mut self.intake)?;
         }
@@ -210,7 +231,8 @@ impl Source {
     /// What was counted up to now.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.intake.counts
+        let waiting = (self.intake.ready().len() - self.given) as u64;
+        Counts { requests: self.intake.counts.requests - waiting, ..self.intake.counts }
     }
 
     /// The first ten malformed lines.

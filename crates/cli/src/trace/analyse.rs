@@ -92,9 +92,15 @@ pub fn summary(
     if reuse {
         analysis = analysis.with_reuse();
     }
-    while let Some(request) = source.next().map_err(super::failure)? {
-        analysis.push(&request);
-        each(&request);
+    loop {
+        let batch = source.batch().map_err(super::failure)?;
+        if batch.is_empty() {
+            break;
+        }
+        for request in batch {
+            analysis.push(request);
+            each(request);
+        }
     }
     super::report(file, &source);
     let names = source.names();

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
-use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::column::page::{Page, PageReader};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::{ChunkReader, Length};
@@ -21,7 +21,8 @@ const SIZES_BYTES: u64 = 12;
 /// Head of a field of Thrift's compact protocol: a 32-bit integer whose number follows the one before.
 const NEXT_I32: u8 = 0x15;
 
-fn broken<T>(what: &str) -> Result<T> {
+/// A file that cannot be read any further.
+pub(super) fn broken<T>(what: &str) -> Result<T> {
     Err(ParquetError::General(what.to_owned()))
 }
 
@@ -144,7 +145,7 @@ impl Pages {
     fn checked(&mut self, page: &Page) -> Result<()> {
         let (encoding, levels, levels_bytes) = match page {
             Page::DictionaryPage { buf, num_values, encoding, .. } => {
-                // The reader has room for all of them before it looks at the first one.
+                // There is room for all of them before anybody looks at the first one.
                 if *num_values as usize > buf.len() / value_bytes(self.column) {
                     return broken("a dictionary with more values than bytes");
                 }
@@ -165,6 +166,7 @@ impl Pages {
                 broken("a page whose levels are longer than it")
             }
             () if levels != Encoding::RLE => unread(levels),
+            () if is_dictionary(encoding) && self.column == Type::BOOLEAN => unread(encoding),
             () if is_dictionary(encoding) && !self.has_dictionary => {
                 broken("a page of a dictionary that is not there")
             }
@@ -182,26 +184,11 @@ fn unread(encoding: Encoding) -> Result<()> {
     broken(&format!("values encoded as {encoding} are not read here"))
 }
 
-impl PageReader for Pages {
-    fn get_next_page(&mut self) -> Result<Option<Page>> {
+impl Pages {
+    /// The next one; none at the end.
+    pub(super) fn next(&mut self) -> Result<Option<Page>> {
         let page = self.pages.get_next_page()?;
         page.as_ref().map_or(Ok(()), |page| self.checked(page))?;
         Ok(page)
-    }
-
-    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
-        self.pages.peek_next_page()
-    }
-
-    fn skip_next_page(&mut self) -> Result<()> {
-        self.pages.skip_next_page()
-    }
-}
-
-impl Iterator for Pages {
-    type Item = Result<Page>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.get_next_page().transpose()
     }
 }

@@ -1,13 +1,13 @@
 //! Requests out of Parquet, in batches of rows.
 
-use super::pages::{Chunks, Pages};
+use super::column::{NO_NAME, Names, Numbers};
+use super::order;
+use super::pages::Chunks;
 use super::{ARRIVAL, DEVICE, FINISH, FLAGS, MAGIC, OFFSET, OP, PROCESS, SIZE, START, WAITED};
 use crate::codec::{Decoder, Malformed};
 use crate::intake::{Intake, Stop};
 use crate::request::{Flags, Op, Request};
 use parquet::basic::Type;
-use parquet::column::reader::ColumnReaderImpl;
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
 use parquet::schema::types::SchemaDescriptor;
@@ -24,6 +24,8 @@ const FOOTER_BYTES_MAX: u64 = 64 << 20;
 const TAIL_BYTES: usize = 8;
 /// Columns without which there is no request.
 const NEEDED: [&str; 4] = [OP, OFFSET, SIZE, ARRIVAL];
+/// Which of them is the arrival.
+const ARRIVAL_NEEDED: usize = 3;
 
 /// Whether a file begins as Parquet does.
 pub(crate) fn begins(head: &[u8]) -> bool {
@@ -84,7 +86,17 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Decoder + Send>, Stop> {
         )));
     }
     let chunks = Arc::new(Chunks { file: Arc::new(file), len });
-    Ok(Box::new(Reader { chunks, metadata, columns, next_group: 0, group: None }))
+    let before_all = order::before_all(metadata.row_groups(), columns.needed[ARRIVAL_NEEDED]);
+    Ok(Box::new(Reader {
+        chunks,
+        metadata,
+        columns,
+        before_all,
+        next_group: 0,
+        group: None,
+        floor_ns: 0,
+        latest_ns: 0,
+    }))
 }
 
 /// Where the columns are.
@@ -137,212 +149,160 @@ impl Columns {
     }
 }
 
-/// A column of a row group, read in batches.
-struct Column<T: DataType> {
-    reader: ColumnReaderImpl<T>,
-    is_optional: bool,
-    values: Vec<T::T>,
-    levels: Vec<i16>,
-    /// Which value comes next.
-    at: usize,
-}
-
-impl<T: DataType> Column<T> {
-    fn open(chunks: &Arc<Chunks>, group: &RowGroupMetaData, at: usize) -> Result<Self, Stop> {
-        let chunk = group.columns().get(at).ok_or_else(|| broken("a row group without a column"))?;
-        let rows =
-            usize::try_from(group.num_rows()).map_err(|_| broken("a row group of less than no rows"))?;
-        let pages = Pages::new(chunks, chunk, rows).map_err(failed)?;
-        let descriptor = chunk.column_descr_ptr();
-        let is_optional = descriptor.max_def_level() > 0;
-        let reader = ColumnReaderImpl::<T>::new(descriptor, Box::new(pages));
-        Ok(Self { reader, is_optional, values: Vec::new(), levels: Vec::new(), at: 0 })
-    }
-
-    /// Reads so many rows.
-    fn read(&mut self, rows: usize) -> Result<(), Stop> {
-        self.values.clear();
-        self.levels.clear();
-        self.at = 0;
-        let levels = self.is_optional.then_some(&mut self.levels);
-        let (read, ..) = self.reader.read_records(rows, levels, None, &mut self.values).map_err(failed)?;
-        if read == rows {
-            Ok(())
-        } else {
-            Err(broken("broken Parquet: a column has fewer rows than its row group claims"))
-        }
-    }
-
-    /// The value of a row, if it has one.
-    fn next(&mut self, row: usize) -> Option<&T::T> {
-        if self.is_optional && self.levels.get(row) != Some(&1) {
-            return None;
-        }
-        self.at += 1;
-        self.values.get(self.at - 1)
-    }
-}
-
-/// Names that are remembered with their numbers, in places that their bytes choose.
-const NAMES_REMEMBERED: usize = 64;
-
-/// A column of names.
-struct NameColumn {
-    column: Column<ByteArrayType>,
-    /// A name comes again and again, and to look it up among all takes longer than to read the rest of its row.
-    remembered: Vec<(Vec<u8>, u32)>,
-}
-
 /// A row group that is being read.
 struct Group {
     left: u64,
-    op: Column<ByteArrayType>,
-    offset: Column<Int64Type>,
-    size: Column<Int64Type>,
-    arrival: Column<Int64Type>,
-    device: Option<NameColumn>,
-    process: Option<NameColumn>,
-    start: Option<Column<Int64Type>>,
-    finish: Option<Column<Int64Type>>,
-    waited: Option<Column<BoolType>>,
-    flags: Option<Column<Int32Type>>,
+    /// Whether its rows say that they are in the order of their arrivals.
+    is_in_order: bool,
+    /// Whether what comes behind it says that it arrives no earlier.
+    is_before_all: bool,
+    op: Names,
+    offset: Numbers,
+    size: Numbers,
+    arrival: Numbers,
+    device: Option<Names>,
+    process: Option<Names>,
+    start: Option<Numbers>,
+    finish: Option<Numbers>,
+    waited: Option<Numbers>,
+    flags: Option<Numbers>,
 }
 
 impl Group {
-    fn open(chunks: &Arc<Chunks>, group: &RowGroupMetaData, columns: &Columns) -> Result<Self, Stop> {
-        fn some<T: DataType>(
-            chunks: &Arc<Chunks>,
-            group: &RowGroupMetaData,
-            at: Option<usize>,
-        ) -> Result<Option<Column<T>>, Stop> {
-            at.map(|at| Column::open(chunks, group, at)).transpose()
-        }
-        let names = |at| -> Result<Option<NameColumn>, Stop> {
-            Ok(some(chunks, group, at)?
-                .map(|column| NameColumn { column, remembered: vec![(Vec::new(), 0); NAMES_REMEMBERED] }))
-        };
+    fn open(
+        chunks: &Arc<Chunks>,
+        group: &RowGroupMetaData,
+        columns: &Columns,
+        is_before_all: bool,
+    ) -> Result<Self, ParquetError> {
+        let names = |at: Option<usize>| at.map(|at| Names::open(chunks, group, at)).transpose();
+        let numbers = |at: Option<usize>| at.map(|at| Numbers::open(chunks, group, at)).transpose();
         let [op, offset, size, arrival] = columns.needed;
         Ok(Self {
-            left: u64::try_from(group.num_rows()).map_err(|_| broken("a row group of less than no rows"))?,
-            op: Column::open(chunks, group, op)?,
-            offset: Column::open(chunks, group, offset)?,
-            size: Column::open(chunks, group, size)?,
-            arrival: Column::open(chunks, group, arrival)?,
+            // That there are not less than none was seen when the file was opened.
+            left: u64::try_from(group.num_rows()).unwrap_or(0),
+            is_in_order: order::is_in_order(group, arrival, columns.device),
+            is_before_all,
+            op: Names::open(chunks, group, op)?,
+            offset: Numbers::open(chunks, group, offset)?,
+            size: Numbers::open(chunks, group, size)?,
+            arrival: Numbers::open(chunks, group, arrival)?,
             device: names(columns.device)?,
             process: names(columns.process)?,
-            start: some(chunks, group, columns.start)?,
-            finish: some(chunks, group, columns.finish)?,
-            waited: some(chunks, group, columns.waited)?,
-            flags: some(chunks, group, columns.flags)?,
+            start: numbers(columns.start)?,
+            finish: numbers(columns.finish)?,
+            waited: numbers(columns.waited)?,
+            flags: numbers(columns.flags)?,
         })
     }
-}
 
-impl Group {
-    fn read(&mut self, rows: usize) -> Result<(), Stop> {
-        fn some<T: DataType>(column: &mut Option<Column<T>>, rows: usize) -> Result<(), Stop> {
-            column.as_mut().map_or(Ok(()), |column| column.read(rows))
+    fn read(&mut self, rows: usize, intake: &mut Intake) -> Result<(), ParquetError> {
+        self.op.read(rows, &mut op)?;
+        for numbers in [&mut self.offset, &mut self.size, &mut self.arrival] {
+            numbers.read(rows)?;
         }
-        self.op.read(rows)?;
-        self.offset.read(rows)?;
-        self.size.read(rows)?;
-        self.arrival.read(rows)?;
-        for names in [&mut self.device, &mut self.process].into_iter().flatten() {
-            names.column.read(rows)?;
+        let more = [&mut self.start, &mut self.finish, &mut self.waited, &mut self.flags];
+        more.into_iter().flatten().try_for_each(|numbers| numbers.read(rows))?;
+        let text = String::from_utf8_lossy;
+        if let Some(names) = &mut self.device {
+            names.read(rows, &mut |name| intake.device(&text(name)).ok())?;
         }
-        some(&mut self.start, rows)?;
-        some(&mut self.finish, rows)?;
-        some(&mut self.waited, rows)?;
-        some(&mut self.flags, rows)
+        match &mut self.process {
+            Some(names) => names.read(rows, &mut |name| intake.process(&text(name)).ok()),
+            None => Ok(()),
+        }
     }
 
-    /// The request of a row. Every column is asked, so that all stay in step.
-    fn request(&mut self, row: usize, intake: &mut Intake) -> Result<Request, Malformed> {
-        let op = op(self.op.next(row));
-        let [offset, bytes, arrival_ns] =
-            [(&mut self.offset, "offset"), (&mut self.size, "size"), (&mut self.arrival, "arrival")]
-                .map(|(column, what)| natural(column.next(row), what));
-        let device = name(&mut self.device, row, |name| intake.device(name));
-        let process = name(&mut self.process, row, |name| intake.process(name));
-        let [start_ns, finish_ns] =
-            [(&mut self.start, "start"), (&mut self.finish, "finish")].map(|(column, what)| {
-                let time = column.as_mut().and_then(|column| column.next(row));
-                time.map(|time| natural(Some(time), what)).transpose()
-            });
-        let waited = self.waited.as_mut().and_then(|column| column.next(row)).copied();
-        let flags = self.flags.as_mut().and_then(|column| column.next(row)).copied().unwrap_or(0);
+    /// The request of a row.
+    #[inline]
+    fn request(&self, row: usize) -> Result<Request, Malformed> {
+        let op = match self.op.get(row) {
+            Some(op) => *Op::ALL.get(op as usize).ok_or(Malformed::Op)?,
+            None => return Err(Malformed::Missing("operation")),
+        };
         Ok(Request {
-            device: device?,
-            process: process?,
-            start_ns: start_ns?,
-            finish_ns: finish_ns?,
-            waited,
-            flags: Flags(flags as u32),
-            ..Request::new(op?, offset?, bytes?, arrival_ns?)
+            device: name(self.device.as_ref(), row)?,
+            process: name(self.process.as_ref(), row)?,
+            start_ns: time(self.start.as_ref(), row, "start")?,
+            finish_ns: time(self.finish.as_ref(), row, "finish")?,
+            waited: self.waited.as_ref().and_then(|waited| waited.get(row)).map(|waited| waited != 0),
+            flags: Flags(self.flags.as_ref().and_then(|flags| flags.get(row)).unwrap_or(0) as u32),
+            ..Request::new(
+                op,
+                natural(self.offset.get(row), "offset")?,
+                natural(self.size.get(row), "size")?,
+                natural(self.arrival.get(row), "arrival")?,
+            )
         })
     }
 }
 
-fn op(text: Option<&ByteArray>) -> Result<Op, Malformed> {
-    match text.ok_or(Malformed::Missing("operation"))?.data() {
-        b"read" => Ok(Op::Read),
-        b"write" => Ok(Op::Write),
-        b"discard" => Ok(Op::Discard),
-        b"flush" => Ok(Op::Flush),
-        _ => Err(Malformed::Op),
-    }
+/// An operation as its number, by its name.
+fn op(name: &[u8]) -> Option<u32> {
+    Op::ALL.iter().position(|op| op.name().as_bytes() == name).map(|number| number as u32)
 }
 
-fn natural(number: Option<&i64>, what: &'static str) -> Result<u64, Malformed> {
-    u64::try_from(*number.ok_or(Malformed::Missing(what))?).map_err(|_| Malformed::Number(what))
+#[inline]
+fn natural(number: Option<i64>, what: &'static str) -> Result<u64, Malformed> {
+    u64::try_from(number.ok_or(Malformed::Missing(what))?).map_err(|_| Malformed::Number(what))
 }
 
-fn name(
-    names: &mut Option<NameColumn>,
-    row: usize,
-    mut number: impl FnMut(&str) -> Result<u32, Malformed>,
-) -> Result<u32, Malformed> {
-    let Some(names) = names else { return Ok(0) };
-    let Some(name) = names.column.next(row) else { return Ok(0) };
-    let name = name.data();
-    // Names of one trace differ at their ends, as `8,0` and `8,16` do.
-    let mixed =
-        name.iter().rev().take(8).fold(name.len(), |mixed, byte| mixed.wrapping_mul(31) ^ usize::from(*byte));
-    let place = &mut names.remembered[mixed % NAMES_REMEMBERED];
-    if place.0 != name {
-        let found = number(&String::from_utf8_lossy(name))?;
-        place.0.clear();
-        place.0.extend_from_slice(name);
-        place.1 = found;
+#[inline]
+fn time(times: Option<&Numbers>, row: usize, what: &'static str) -> Result<Option<u64>, Malformed> {
+    let time = times.and_then(|times| times.get(row));
+    time.map(|time| natural(Some(time), what)).transpose()
+}
+
+#[inline]
+fn name(names: Option<&Names>, row: usize) -> Result<u32, Malformed> {
+    match names.and_then(|names| names.get(row)) {
+        Some(NO_NAME) => Err(Malformed::Names),
+        Some(number) => Ok(number),
+        None => Ok(0),
     }
-    Ok(place.1)
 }
 
 struct Reader {
     chunks: Arc<Chunks>,
     metadata: ParquetMetaData,
     columns: Columns,
+    /// Of each row group, whether it arrives before those behind it.
+    before_all: Vec<bool>,
     next_group: usize,
     group: Option<Group>,
+    /// What comes arrives no earlier, the file says.
+    floor_ns: u64,
+    /// The latest arrival.
+    latest_ns: u64,
 }
 
 impl Decoder for Reader {
     fn step(&mut self, intake: &mut Intake) -> Result<bool, Stop> {
         let Some(group) = self.group.as_mut().filter(|group| group.left > 0) else {
             let Some(next) = self.metadata.row_groups().get(self.next_group) else { return Ok(false) };
-            self.group = Some(guarded(|| Group::open(&self.chunks, next, &self.columns))?);
+            let is_before_all = self.before_all[self.next_group];
+            let group =
+                guarded(|| Group::open(&self.chunks, next, &self.columns, is_before_all).map_err(failed))?;
+            self.group = Some(group);
             self.next_group += 1;
             return Ok(true);
         };
         let rows = group.left.min(BATCH_ROWS as u64) as usize;
-        guarded(|| group.read(rows))?;
+        guarded(|| group.read(rows, intake).map_err(failed))?;
         group.left -= rows as u64;
         for row in 0..rows {
             intake.read();
-            let taken = group.request(row, intake).and_then(|request| intake.push(request));
-            if let Err(reason) = taken {
-                intake.malformed(reason, "")?;
+            match group.request(row).and_then(|request| intake.push(request).map(|()| request.arrival_ns)) {
+                Ok(arrival_ns) if arrival_ns < self.floor_ns => {
+                    return Err(broken("broken Parquet: its rows are not in the order that it claims"));
+                }
+                Ok(arrival_ns) => self.latest_ns = self.latest_ns.max(arrival_ns),
+                Err(reason) => intake.malformed(reason, "")?,
             }
+        }
+        if group.is_before_all && (group.is_in_order || group.left == 0) {
+            self.floor_ns = self.latest_ns;
+            intake.complete();
         }
         Ok(true)
     }

@@ -2,6 +2,7 @@
 
 mod cost;
 mod definitions;
+mod encodings;
 mod fixture;
 mod formats;
 mod fuzz;
