@@ -12,3 +12,4 @@ mod real;
 mod scratch;
 mod source;
 mod synthesis;
+mod tables;
