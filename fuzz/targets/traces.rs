@@ -1,8 +1,12 @@
-//! Traces of strangers (docs/trace.md): the first byte chooses a format, or that it be told by the content.
+//! Traces of strangers (docs/trace.md): the first byte chooses a format, Parquet among them, or that it be told by the
+//! content; and lines of calls on files.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvmed_trace::{FORMATS, Options, Source, Tolerance};
+use nvmed_trace::{FORMATS, FileCall, Options, Source, Tolerance, text_of_calls};
+
+/// Longest text of calls.
+const CALLS_BYTES_MAX: u64 = 1 << 20;
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, bytes)) = input.split_first() else { return };
@@ -13,6 +17,12 @@ fuzz_target!(|input: &[u8]| {
     if let Ok(mut source) = Source::open(&path, &options) {
         while let Ok(Some(request)) = source.next() {
             assert!(request.checked().is_ok(), "a request that cannot be: {request:?}");
+        }
+    }
+    if let Ok(text) = text_of_calls(&path, CALLS_BYTES_MAX) {
+        for call in text.lines().filter_map(FileCall::of) {
+            assert!(!call.call.is_empty(), "a call without a name: {call:?}");
+            let _ = call.number(0);
         }
     }
 });

@@ -23,7 +23,8 @@ pub struct KernelCounts {
     pub requests: u64,
     /// Completions of requests whose issue was not seen: they were under way before, or it was lost.
     pub without_issue: u64,
-    /// Requests that were issued and not completed, which are left out: they were under way at the end, or it was lost.
+    /// Requests that were issued and not completed, which are left out: they were under way at the end, or it was lost,
+    /// or the times of both contradict each other.
     pub without_completion: u64,
     /// Requests whose arrival was not seen: they arrive when they are issued.
     pub without_arrival: u64,

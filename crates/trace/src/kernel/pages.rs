@@ -1,7 +1,7 @@
 //! Pages of tracefs' ring buffers, and the events of the block layer in them.
 
 use crate::format::event::rwbs;
-use crate::request::{Flags, Op};
+use crate::request::{Flags, Op, Request};
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read};
 
@@ -9,6 +9,9 @@ use std::io::{self, Read};
 const HEADER: usize = 16;
 /// The part of the second word that is a length.
 const LENGTH: u64 = 0xf_ffff;
+/// Bytes of a sector, whatever the device's blocks are.
+const SECTOR: u64 = 512;
+
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelEvent {
@@ -110,7 +113,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// Text up to the first zero byte.
 fn text_at(bytes: &[u8], (offset, size): (usize, usize)) -> Option<&str> {
-    let field = bytes.get(offset..offset + size)?;
+    let field = bytes.get(offset..offset.checked_add(size)?)?;
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(size);
     std::str::from_utf8(&field[..end]).ok()
 }
@@ -122,13 +125,16 @@ impl Layout {
         let said = rwbs(text_at(record, self.rwbs)?, sectors.into())?;
         // What carries nothing does nothing but flush.
         let (op, flags) = if sectors == 0 { (Op::Flush, Flags::default()) } else { said };
+        let sector = if sectors == 0 { 0 } else { u64_at(record, self.sector)? };
+        // What can be no request is no event.
+        Request::new(op, sector.checked_mul(SECTOR)?, u64::from(sectors) * SECTOR, time_ns).checked().ok()?;
         Some(Event {
             time_ns,
             event: self.event,
             device: (dev >> 20, dev & 0xf_ffff),
             op,
             flags,
-            sector: if sectors == 0 { 0 } else { u64_at(record, self.sector)? },
+            sector,
             sectors,
             process: self.comm.and_then(|comm| text_at(record, comm)).unwrap_or_default().to_owned(),
         })
@@ -195,7 +201,7 @@ fn read_page(page: &[u8], layout: &KernelLayout, events: &mut VecDeque<Event>) {
             29 => {
                 let Some(bytes) = u32_at(page, at + 4) else { return };
                 at += 4 + bytes as usize;
-                time_ns += delta;
+                time_ns = time_ns.wrapping_add(delta);
                 continue;
             }
             30 => {

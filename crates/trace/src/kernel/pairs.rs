@@ -151,11 +151,11 @@ impl Pairs {
             let Held { request, .. } = self.held.pop_front()?;
             self.first += 1;
             match state {
-                State::Completed => {
+                State::Completed if request.checked().is_ok() => {
                     self.counts.requests += 1;
                     return Some(request);
                 }
-                State::Issued => self.counts.without_completion += 1,
+                State::Completed | State::Issued => self.counts.without_completion += 1,
                 State::GivenBack => {}
             }
         }

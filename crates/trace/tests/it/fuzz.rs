@@ -1,7 +1,10 @@
 //! Bytes of strangers: no reader panics, and what it holds is bounded.
 
 use crate::scratch::{Scratch, rest, write};
-use nvmed_trace::{Catalogue, FORMATS, Flags, Format, Op, Options, Request, Source, Tolerance};
+use nvmed_trace::{
+    Catalogue, FORMATS, Flags, Format, KernelEvent, KernelLayout, KernelTrace, Op, Options, Request, Source,
+    Tolerance,
+};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
@@ -80,6 +83,11 @@ fn words() -> impl Strategy<Value = String> {
         .prop_map(|(first, lines)| format!("{first}\n{}", lines.join("\n")))
 }
 
+/// Bytes of which some are letters of operations.
+fn letter() -> impl Strategy<Value = u8> {
+    prop_oneof![Just(0u8), Just(8), Just(b'W'), Just(b'R'), Just(b'S'), any::<u8>()]
+}
+
 proptest! {
     // Each case is read as every format.
     #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, ..ProptestConfig::default() })]
@@ -127,5 +135,47 @@ proptest! {
             bytes[at] = byte;
         }
         use_as(&Scratch::new(), &bytes, [None]);
+    }
+
+    /// What a kernel says of its events, and pages of them, some of which are damaged.
+    #[test]
+    fn fuzz_kernel_pages(
+        places in prop::collection::vec(prop_oneof![8 => 0..70usize, 1 => Just(usize::MAX)], 6),
+        records in prop::collection::vec((1..20u32, 0..6u8, prop::collection::vec(letter(), 0..76)), 0..40),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let fields = [("dev", 4), ("sector", 8), ("nr_sector", 4), ("rwbs[10]", 10), ("comm[16]", places[5])];
+        let fields = fields.iter().zip(&places).map(|((name, size), offset)| {
+            format!("\tfield:char {name};\toffset:{offset};\tsize:{size};\tsigned:0;\n")
+        });
+        let mut layout = KernelLayout::default();
+        for (number, (event, _)) in KernelEvent::ALL.into_iter().enumerate() {
+            let text = format!("ID: {number}\nformat:\n{}", fields.clone().collect::<String>());
+            layout.add(event, &text).unwrap();
+        }
+        // A page has its time, how many bytes of events follow, and of each how many words it has.
+        let mut pages = Vec::new();
+        for records in records.chunks(8) {
+            let mut events: Vec<u8> = Vec::new();
+            for (words, id, bytes) in records {
+                let mut record = vec![*id, 0];
+                record.extend(bytes);
+                record.resize(4 * *words as usize, 0);
+                events.extend((7 << 5 | words).to_ne_bytes());
+                events.extend(record);
+            }
+            let mut page = [1000u64.to_ne_bytes(), (events.len() as u64).to_ne_bytes()].concat();
+            page.extend(events);
+            page.resize(1024, 0xff);
+            pages.extend(page);
+        }
+        for (at, byte) in changes.into_iter().filter(|_| !records.is_empty()) {
+            let at = at.index(pages.len());
+            pages[at] = byte;
+        }
+        let mut trace = KernelTrace::new(layout, vec![&pages[..], &pages[pages.len() / 2..]], 1024);
+        while let Some(request) = trace.next().unwrap() {
+            assert!(request.checked().is_ok());
+        }
     }
 }
