@@ -126,7 +126,7 @@ demo: build
 	@demo/main-job $(TARGET)/release $(TARGET)/demo
 
 bench: build
-	@tools/need sqlite3:sqlite3 fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs git:git make:make db_bench:rocksdb-tools \
+	@tools/need sqlite3:sqlite3 fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs git:git make:make db_bench:rocksdb-tools blkparse:blktrace \
 		/usr/lib/postgresql/15/bin/initdb:postgresql-15
 	cargo build --release --locked -p nvmed-bench
 	$(TARGET)/release/nvmed-bench $(ROW)

@@ -25,3 +25,4 @@ pub mod row;
 pub mod shared;
 pub mod sqlite;
 pub mod steps;
+pub mod trace;

@@ -194,7 +194,7 @@ fn attribute(text: &str, name: &str) -> u64 {
 }
 
 /// Processor time of the children that have ended, in steps of a clock tick.
-fn children_cpu_ns() -> Result<u64, String> {
+pub(crate) fn children_cpu_ns() -> Result<u64, String> {
     const TICK_NS: u64 = 10_000_000;
     let text = std::fs::read_to_string("/proc/self/stat").map_err(|error| error.to_string())?;
     // Behind the name come the state and the rest: cutime and cstime are fields 16 and 17.

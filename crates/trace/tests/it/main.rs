@@ -1,6 +1,5 @@
 //! The tests of this crate from outside, in one program.
 
-mod cost;
 mod definitions;
 mod encodings;
 mod fixture;
