@@ -9,7 +9,7 @@ mod synthesise;
 use crate::failure::{Failure, Status};
 use crate::output::Output;
 use arguments::{Convert, Reading, Show, TraceCommand};
-use nvmed_trace::{FORMATS, Flags, Options, Request, Sink, Source, TraceError};
+use nvmed_trace::{FORMATS, Flags, Options, Request, Sink, Source, TraceError, Unpaired};
 use std::path::Path;
 
 /// Lists formats; records, shows, converts, analyses, synthesises or simulates a trace.
@@ -152,6 +152,7 @@ fn convert(arguments: &Convert) -> Result<(), Failure> {
 /// Says on standard error what of a trace was not used.
 fn report(path: &Path, source: &Source) {
     let counts = source.counts();
+    unpaired(path, &counts.unpaired);
     let path = path.display();
     if counts.malformed > 0 {
         let late = if counts.late > 0 { format!(", {} of them late", counts.late) } else { String::new() };
@@ -168,7 +169,18 @@ fn report(path: &Path, source: &Source) {
             eprintln!("  and {more} more");
         }
     }
-    if counts.unpaired > 0 {
-        eprintln!("nvmed: {path}: {} without a partner", counted(counts.unpaired, "event"));
+}
+
+/// Says on standard error what of a trace of events has no partner.
+fn unpaired(path: &Path, unpaired: &Unpaired) {
+    let all = [
+        (unpaired.completions, "completion", "left out, whose issue was not seen"),
+        (unpaired.arrivals, "arrival", "left out of what was not issued"),
+        (unpaired.unfinished, "request", "of which no completion was seen"),
+        (unpaired.without_arrival, "request", "whose arrival was not seen: arrived when issued"),
+        (unpaired.beside_lost, "event", "left out, since others beside them were lost"),
+    ];
+    for (count, noun, what) in all.into_iter().filter(|(count, ..)| *count > 0) {
+        eprintln!("nvmed: {}: {} {what}", path.display(), counted(count, noun));
     }
 }

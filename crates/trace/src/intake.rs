@@ -1,6 +1,7 @@
 //! What is read of a trace: names, counts, and requests that are put in order.
 
 use crate::codec::Malformed;
+use crate::pairing::Unpaired;
 use crate::request::{Catalogue, Names, Request};
 use std::io;
 
@@ -67,8 +68,8 @@ pub struct Counts {
     pub malformed: u64,
     /// Lines that came too late to be put in order.
     pub late: u64,
-    /// Events that belong to no request, and requests whose completion is missing among others that have theirs.
-    pub unpaired: u64,
+    /// What has no partner, of a trace of events.
+    pub unpaired: Unpaired,
 }
 
 /// Why a trace is read no further.
@@ -155,6 +156,7 @@ pub(crate) struct Intake {
     pub(crate) malformed: Vec<MalformedLine>,
     pub(crate) tolerance: Tolerance,
     window: Window,
+    stopped: Option<Stop>,
 }
 
 impl Intake {
@@ -173,6 +175,20 @@ impl Intake {
         let late = self.window.push(request.checked()?);
         self.counts.late += u64::from(late.is_err());
         late
+    }
+
+    /// Takes a request whose events are on many lines: if it cannot be one, the line that was counted last ended it.
+    pub(crate) fn push_of_events(&mut self, request: Request) {
+        if let Err(reason) = self.push(request)
+            && let Err(stop) = self.malformed(reason, "")
+        {
+            self.stopped.get_or_insert(stop);
+        }
+    }
+
+    /// Why the trace is read no further, where that could not be said at once.
+    pub(crate) fn stopped(&mut self) -> Result<(), Stop> {
+        self.stopped.take().map_or(Ok(()), Err)
     }
 
     /// Counts a line.

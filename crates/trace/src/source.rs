@@ -211,6 +211,7 @@ impl Source {
     fn read(&mut self) -> Result<(), Stop> {
         while self.has_more && !self.intake.is_full() {
             self.has_more = self.decoder.step(&mut self.intake)?;
+            self.intake.stopped()?;
         }
         self.intake.settle(!self.has_more);
         Ok(())

@@ -2,10 +2,11 @@
 //! process action rwbs`, and then by the action: `sector + sectors [name]`, `sector / sector [name]` of a split,
 //! `[name]` of a flush without data. Below it is a summary.
 
-use super::event::{Event, Pairing, Stage, Unwritten, device_numbers, letters, rwbs};
+use super::event::{Unwritten, device_numbers, letters, rwbs};
 use super::number::{S, column, number, seconds, sectors, time};
 use crate::codec::{Encoder, Line, Lines, Malformed, Output};
 use crate::intake::Intake;
+use crate::pairing::{Event, Pairing, Stage};
 use crate::request::{Catalogue, Op, Request};
 use std::fs::File;
 use std::io::{self, Write};
@@ -62,7 +63,9 @@ impl Lines for Blkparse {
         let name = line.find('[').zip(line.rfind(']')).and_then(|(from, to)| line.get(from + 1..to));
         let process = if arrives { intake.process(name.unwrap_or_default())? } else { 0 };
         let device = intake.device(first)?;
-        let event = Event { device, process, stage, op, flags, offset, bytes, time_ns };
+        // Behind a completion stands its error.
+        let has_failed = stage == Stage::Completed && name.is_some_and(|error| error != "0");
+        let event = Event { device, process, stage, op, flags, offset, bytes, time_ns, has_failed };
         self.pairing.event(&event, intake)?;
         Ok(Line::Data)
     }
@@ -113,8 +116,7 @@ impl Encoder for Writer {
             return Ok(false);
         }
         self.until(request.arrival_ns, names)?;
-        self.events.put(request);
-        Ok(true)
+        Ok(self.events.put(request))
     }
 
     fn finish(mut self: Box<Self>, names: &Catalogue) -> io::Result<File> {

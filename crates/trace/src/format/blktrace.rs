@@ -1,10 +1,11 @@
 //! blktrace's binary files (include/uapi/linux/blktrace_api.h, version 7): records of 48 bytes, in the byte order of
 //! the machine, each with data behind it; a file for each processor. They are joined by their times, as blkparse does.
 
-use super::event::{Event, Pairing, Stage, Unwritten, device_numbers};
+use super::event::{Unwritten, device_numbers};
 use super::number::in_sectors;
 use crate::codec::{Decoder, Encoder, Input, Malformed, Output};
 use crate::intake::{Intake, Stop};
+use crate::pairing::{Event, Pairing, Stage};
 use crate::request::{Catalogue, Flags, Op, Request};
 use std::collections::HashMap;
 use std::fs::File;
@@ -54,6 +55,7 @@ struct Record {
     action: u32,
     pid: u32,
     device: u32,
+    error: u16,
     data: Vec<u8>,
 }
 
@@ -147,13 +149,13 @@ fn record(bytes: &[u8; RECORD_BYTES], input: &mut Input) -> io::Result<Result<Re
     if action & CGROUP != 0 {
         data.drain(..data.len().min(CGROUP_BYTES));
     }
-    let (time_ns, sector, bytes) = (number(8, 8), number(16, 8), word(24));
-    Ok(Ok(Record { time_ns, sector, bytes, action, pid: word(32), device: word(36), data }))
+    let (time_ns, sector, bytes, error) = (number(8, 8), number(16, 8), word(24), number(44, 2) as u16);
+    Ok(Ok(Record { time_ns, sector, bytes, action, pid: word(32), device: word(36), error, data }))
 }
 
 impl Blktrace {
     fn take(&mut self, record: &Record, intake: &mut Intake) -> Result<(), Malformed> {
-        let Record { time_ns, sector, bytes, action, pid, device, ref data } = *record;
+        let Record { time_ns, sector, bytes, action, pid, device, error, ref data } = *record;
         let (major, minor) = (device >> 20, device & 0xf_ffff);
         if action & NOTIFY != 0 {
             if action & 0xff == PROCESS && self.names.len() < PROCESSES_MAX {
@@ -198,7 +200,9 @@ impl Blktrace {
             None => 0,
         };
         let device = intake.device(&format!("{major},{minor}"))?;
-        let event = Event { device, process, stage, op, flags, offset, bytes: bytes.into(), time_ns };
+        let has_failed = error != 0;
+        let event =
+            Event { device, process, stage, op, flags, offset, bytes: bytes.into(), time_ns, has_failed };
         self.pairing.event(&event, intake)
     }
 }
@@ -247,7 +251,7 @@ impl Writer {
         for word in [record.bytes, record.action, record.pid, record.device, 0] {
             bytes.extend(word.to_ne_bytes());
         }
-        bytes.extend(0u16.to_ne_bytes());
+        bytes.extend(record.error.to_ne_bytes());
         bytes.extend((record.data.len() as u16).to_ne_bytes());
         bytes.extend(&record.data);
         self.out.write_all(&bytes)
@@ -268,6 +272,7 @@ impl Writer {
                 action: NOTIFY | PROCESS,
                 pid,
                 device: 0,
+                error: 0,
                 data,
             })?;
         }
@@ -300,6 +305,7 @@ impl Writer {
                 action: stage | op | flags,
                 pid: request.process,
                 device: major << 20 | minor & 0xf_ffff,
+                error: 0,
                 data: Vec::new(),
             })?;
         }
@@ -315,8 +321,7 @@ impl Encoder for Writer {
         }
         self.names(names)?;
         self.until(request.arrival_ns, names)?;
-        self.events.put(request);
-        Ok(true)
+        Ok(self.events.put(request))
     }
 
     fn finish(mut self: Box<Self>, names: &Catalogue) -> io::Result<File> {

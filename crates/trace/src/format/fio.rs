@@ -84,6 +84,10 @@ fn file_name(names: &Catalogue, device: u32) -> String {
 impl Encoder for Writer {
     fn write(&mut self, request: &Request, names: &Catalogue) -> io::Result<bool> {
         let (device, us) = (request.device as usize, request.arrival_ns / 1000);
+        if us < self.last_us {
+            // fio waits for the time of a line, one line after the other.
+            return Ok(false);
+        }
         let name = file_name(names, request.device);
         self.last_us = us;
         if self.known.len() <= device {

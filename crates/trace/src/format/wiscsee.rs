@@ -1,10 +1,10 @@
 //! WiscSee's events of a block device (He et al., "The unwritten contract of solid state drives", EuroSys 2017):
 //! process, D (issue) or C (completion), operation, offset, bytes, time in seconds, and what follows from these.
 
-use super::event::{Event, Pairing, Stage};
 use super::number::{S, column, number, time};
 use crate::codec::{Line, Lines, Malformed};
 use crate::intake::Intake;
+use crate::pairing::{Event, Pairing, Stage};
 use crate::request::{Flags, Op};
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl Lines for Wiscsee {
         let time_ns = time(&fields, 5, "time", S)?;
         let flags = if fields.get(7) == Some(&"True") { Flags::SYNC } else { Flags::default() };
         let process = if stage == Stage::Issued { intake.process(&process.to_string())? } else { 0 };
-        let event = Event { device: 0, process, stage, op, flags, offset, bytes, time_ns };
+        let event = Event { device: 0, process, stage, op, flags, offset, bytes, time_ns, has_failed: false };
         self.pairing.event(&event, intake)?;
         Ok(Line::Data)
     }

@@ -1,7 +1,8 @@
 //! Pages of tracefs' ring buffers, and the events of the block layer in them.
 
 use crate::format::event::rwbs;
-use crate::request::{Flags, Op, Request};
+use crate::pairing::Stage;
+use crate::request::{Flags, Op};
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read};
 
@@ -11,30 +12,36 @@ const HEADER: usize = 16;
 const LENGTH: u64 = 0xf_ffff;
 /// Bytes of a sector, whatever the device's blocks are.
 const SECTOR: u64 = 512;
+/// Events were lost before the page (`RB_MISSED_EVENTS`): older pages were overwritten.
+const MISSED: u64 = 1 << 31;
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelEvent {
-    /// It comes into being (`block_io_start`): it arrives.
-    Start,
-    /// It is put into the scheduler's queue (`block_rq_insert`): it arrives, if it was not seen before.
-    Insert,
+    /// A part of one comes to the block layer (`block_bio_queue`): it arrives.
+    Queue,
+    /// What has come becomes two (`block_split`).
+    Split,
     /// It is given to the device (`block_rq_issue`).
     Issue,
     /// The device has done it, or part of it (`block_rq_complete`).
     Complete,
     /// The device did not take it (`block_rq_requeue`).
     Requeue,
+    /// What was never issued is done (`block_bio_complete`): by a device that takes no requests (device mapper, md,
+    /// zram), or it was refused.
+    Answer,
 }
 
 impl KernelEvent {
     /// All of them, with the directories of `events/block` that describe them.
-    pub const ALL: [(Self, &'static str); 5] = [
-        (Self::Start, "block_io_start"),
-        (Self::Insert, "block_rq_insert"),
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::Queue, "block_bio_queue"),
+        (Self::Split, "block_split"),
         (Self::Issue, "block_rq_issue"),
         (Self::Complete, "block_rq_complete"),
         (Self::Requeue, "block_rq_requeue"),
+        (Self::Answer, "block_bio_complete"),
     ];
 }
 
@@ -44,9 +51,11 @@ struct Layout {
     event: KernelEvent,
     dev: usize,
     sector: usize,
+    /// How many sectors; of a split, the first one of its second part.
     sectors: usize,
     rwbs: (usize, usize),
     comm: Option<(usize, usize)>,
+    error: Option<usize>,
 }
 
 /// What a running kernel's events look like.
@@ -77,13 +86,18 @@ impl KernelLayout {
         let place = |name: &'static str, size: usize| {
             field(name).filter(|(_, found)| *found == size).map(|(offset, _)| offset).ok_or(name)
         };
+        let sectors = match event {
+            KernelEvent::Split => place("new_sector", 8)?,
+            _ => place("nr_sector", 4)?,
+        };
         let layout = Layout {
             event,
             dev: place("dev", 4)?,
             sector: place("sector", 8)?,
-            sectors: place("nr_sector", 4)?,
+            sectors,
             rwbs: field("rwbs").ok_or("rwbs")?,
             comm: field("comm"),
+            error: place("error", 4).ok(),
         };
         self.by_id.insert(id.ok_or("ID")?, layout);
         Ok(())
@@ -92,15 +106,16 @@ impl KernelLayout {
 
 /// An event, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Event {
+pub(super) struct Record {
     pub(super) time_ns: u64,
-    pub(super) event: KernelEvent,
+    pub(super) stage: Stage,
     pub(super) device: (u32, u32),
     pub(super) op: Op,
     pub(super) flags: Flags,
-    pub(super) sector: u64,
-    pub(super) sectors: u32,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
     pub(super) process: String,
+    pub(super) has_failed: bool,
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -119,24 +134,38 @@ fn text_at(bytes: &[u8], (offset, size): (usize, usize)) -> Option<&str> {
 }
 
 impl Layout {
-    fn read(&self, record: &[u8], time_ns: u64) -> Option<Event> {
+    fn read(&self, record: &[u8], time_ns: u64) -> Option<Record> {
         let dev = u32_at(record, self.dev)?;
-        let sectors = u32_at(record, self.sectors)?;
-        let said = rwbs(text_at(record, self.rwbs)?, sectors.into())?;
-        // What carries nothing does nothing but flush.
-        let (op, flags) = if sectors == 0 { (Op::Flush, Flags::default()) } else { said };
-        let sector = if sectors == 0 { 0 } else { u64_at(record, self.sector)? };
-        // What can be no request is no event.
-        Request::new(op, sector.checked_mul(SECTOR)?, u64::from(sectors) * SECTOR, time_ns).checked().ok()?;
-        Some(Event {
+        let offset = u64_at(record, self.sector)?.saturating_mul(SECTOR);
+        let (stage, bytes) = match self.event {
+            KernelEvent::Split => (Stage::Split(u64_at(record, self.sectors)?.checked_mul(SECTOR)?), 0),
+            event => {
+                let stage = match event {
+                    KernelEvent::Queue => Stage::Queued,
+                    KernelEvent::Issue => Stage::Issued,
+                    KernelEvent::Requeue => Stage::Requeued,
+                    _ => Stage::Completed,
+                };
+                (stage, u64::from(u32_at(record, self.sectors)?) * SECTOR)
+            }
+        };
+        let is_split = self.event == KernelEvent::Split;
+        let (op, flags) = rwbs(text_at(record, self.rwbs)?, if is_split { SECTOR } else { bytes })?;
+        if bytes == 0 && op != Op::Flush && !is_split {
+            // Of a write that had to flush first, the end of it all; or a command that is for no blocks.
+            return None;
+        }
+        let is_flush = op == Op::Flush;
+        Some(Record {
             time_ns,
-            event: self.event,
+            stage,
             device: (dev >> 20, dev & 0xf_ffff),
             op,
-            flags,
-            sector,
-            sectors,
+            flags: if is_flush { Flags::default() } else { flags },
+            offset: if is_flush { 0 } else { offset },
+            bytes: if is_flush { 0 } else { bytes },
             process: self.comm.and_then(|comm| text_at(record, comm)).unwrap_or_default().to_owned(),
+            has_failed: self.error.and_then(|error| u32_at(record, error)).is_some_and(|error| error != 0),
         })
     }
 }
@@ -146,13 +175,15 @@ impl Layout {
 pub(super) struct Processor<R> {
     pages: R,
     page: Vec<u8>,
-    events: VecDeque<Event>,
+    events: VecDeque<Record>,
+    /// Events were lost before this time, which nobody was told of.
+    hole_until_ns: Option<u64>,
 }
 
 impl<R: Read> Processor<R> {
     /// Pages of so many bytes.
     pub(super) fn new(pages: R, page_bytes: usize) -> Self {
-        Self { pages, page: vec![0; page_bytes], events: VecDeque::new() }
+        Self { pages, page: vec![0; page_bytes], events: VecDeque::new(), hole_until_ns: None }
     }
 
     /// When the next event happened; `None` at the end.
@@ -161,15 +192,27 @@ impl<R: Read> Processor<R> {
             if !fill(&mut self.pages, &mut self.page)? {
                 return Ok(None);
             }
+            self.hole_until_ns = self.hole_until_ns.max(missed_until(&self.page));
             read_page(&self.page, layout, &mut self.events);
         }
         Ok(self.events.front().map(|event| event.time_ns))
     }
 
     /// Takes the next event.
-    pub(super) fn next(&mut self) -> Option<Event> {
+    pub(super) fn next(&mut self) -> Option<Record> {
         self.events.pop_front()
     }
+
+    /// Until when events were lost after the last one that was taken; each is told once.
+    pub(super) fn take_hole(&mut self) -> Option<u64> {
+        self.hole_until_ns.take()
+    }
+}
+
+/// When a page begins before which events were lost.
+fn missed_until(page: &[u8]) -> Option<u64> {
+    let (time_ns, commit) = (u64_at(page, 0)?, u64_at(page, 8)?);
+    (commit & MISSED != 0).then_some(time_ns)
 }
 
 /// Reads a whole page; false when there is none any more.
@@ -187,7 +230,7 @@ fn fill(input: &mut impl Read, page: &mut [u8]) -> io::Result<bool> {
 }
 
 /// The events of a page; what is damaged ends it.
-fn read_page(page: &[u8], layout: &KernelLayout, events: &mut VecDeque<Event>) {
+fn read_page(page: &[u8], layout: &KernelLayout, events: &mut VecDeque<Record>) {
     let (Some(mut time_ns), Some(commit)) = (u64_at(page, 0), u64_at(page, 8)) else { return };
     let end = page.len().min(HEADER + (commit & LENGTH) as usize);
     let page = &page[..end];
@@ -232,7 +275,7 @@ fn read_page(page: &[u8], layout: &KernelLayout, events: &mut VecDeque<Event>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Event, KernelEvent, KernelLayout, read_page};
+    use super::{KernelEvent, KernelLayout, Record, read_page};
     use crate::request::{Flags, Op};
     use std::collections::VecDeque;
 
@@ -262,7 +305,7 @@ mod tests {
         layout
     }
 
-    fn read(page: &[u8]) -> Vec<Event> {
+    fn read(page: &[u8]) -> Vec<Record> {
         let mut events = VecDeque::new();
         read_page(page, &layout(), &mut events);
         events.into()
@@ -304,7 +347,7 @@ mod tests {
         let found = read(&page(1000, &events));
         let times: Vec<u64> = found.iter().map(|event| event.time_ns).collect();
         assert_eq!(times, [1005, 1007, 1007 + (1 << 27) + 4, (2 << 27) + 8]);
-        let what = found.iter().map(|event| (event.op, event.sector, event.sectors, event.flags));
+        let what = found.iter().map(|event| (event.op, event.offset / 512, event.bytes / 512, event.flags));
         let waited = Flags::FUA.and(Flags::SYNC).and(Flags::META);
         assert_eq!(
             what.collect::<Vec<_>>(),

@@ -1,10 +1,12 @@
 //! The tests of this crate from outside, in one program.
 
+mod block_layer;
 mod definitions;
 mod encodings;
 mod fixture;
 mod formats;
 mod fuzz;
+mod kernel;
 mod native;
 mod parallel;
 mod real;
