@@ -218,3 +218,40 @@ fn a_request_that_is_still_under_way_has_no_finish() {
     assert_eq!(found, [(Op::Read, 0, 4096, 1, 2, 0), (Op::Read, 4096, 4096, 3, 4, 5)]);
     assert_eq!((unpaired.unfinished, unpaired.arrivals, unpaired.total()), (1, 1, 2));
 }
+
+#[test]
+fn what_would_go_back_in_time_is_left_out_where_lines_are_in_order() {
+    let scratch = Scratch::new();
+    let mut names = nvmed_trace::Catalogue::default();
+    let device = names.devices.number("8,0").unwrap();
+    let request = |at: u64| Request {
+        device,
+        start_ns: Some(at + 1000),
+        finish_ns: Some(at + 2000),
+        ..Request::new(Op::Read, at * 512, 512, at)
+    };
+    // The fourth arrives before the third, which is written by then as fio's; the fifth before a line of all.
+    let all = [10_000, 20_000, 30_000, 29_000, 5_000, 40_000].map(request);
+    for (format, left_out) in [("fio", 2), ("blkparse", 1), ("blktrace", 1)] {
+        let path = scratch.path(format);
+        assert_eq!(write(&path, format, &all, &names), left_out, "{format}");
+        let (source, found) = read(&path);
+        assert_eq!((found.len() as u64, source.counts().unpaired.total()), (6 - left_out, 0), "{format}");
+    }
+    let text = std::fs::read_to_string(scratch.path("blkparse")).unwrap();
+    let times = text.lines().map(|line| line.split_whitespace().nth(3).unwrap());
+    assert!(times.is_sorted(), "{text}");
+}
+
+#[test]
+fn what_is_too_late_is_counted_and_shown_as_malformed() {
+    let scratch = Scratch::new();
+    let event =
+        |ns: u64, what: char| format!("8,0 0 1 {}.{:09} 1 {what} R {ns} + 8 [a]\n", ns / 1_000_000_000, ns);
+    let mut text: String = (1..=200_000u64).map(|ns| event(ns * 2, 'D') + &event(ns * 2, 'C')).collect();
+    text += &(event(1, 'D') + &event(1, 'C'));
+    let (source, found) = read(&scratch.file("t", text));
+    let counts = source.counts();
+    assert_eq!((found.len(), counts.late, counts.malformed), (200_000, 1, 1));
+    assert_eq!(source.malformed()[0].reason, nvmed_trace::Malformed::Late);
+}
