@@ -61,23 +61,19 @@ fn what_a_command_writes_is_recorded_by_device_and_process() {
     let of = |what: &str| dd[what].as_f64().expect("it is told");
     assert!(of("requests") >= 16.0 && of("data_kib") >= 1024.0, "{dd}");
     assert!(of("mean_service_ms") > 0.0 && of("mean_response_ms") >= of("mean_service_ms"), "{dd}");
-    no_instance_is_left();
 }
 
-/// Of processes that are there no more.
-fn no_instance_is_left() {
-    for name in in_tracefs("ls instances").expect("it was there before").lines() {
-        let Some(number) = name.strip_prefix("nvmed-").and_then(|name| name.split('.').next()) else {
-            continue;
-        };
-        assert!(Path::new("/proc").join(number).exists(), "the instance {name} is left");
-    }
+/// Whether the instance of a process is there.
+fn has_instance(process: u32) -> bool {
+    let all = in_tracefs("ls instances").expect("it was there before");
+    all.lines().any(|name| name.starts_with(&format!("nvmed-{process}.")))
 }
 
 /// A recording of a command that goes on, and has begun.
 fn begun(scratch: &Scratch, command: &str) -> Child {
     let mut recording = scratch
         .nvmed(["trace", "record", "-o", "rec", "--", "sh", "-c", &format!("echo begun; {command}")])
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -96,11 +92,13 @@ fn what_ends_the_command_ends_the_recording() {
         return;
     }
     let recording = begun(&Scratch::new(), "exec sleep 1000");
+    let process = recording.id();
+    assert!(has_instance(process));
     kill_process(Pid::from_child(&recording), Signal::TERM).unwrap();
     let ended = recording.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.code() == Some(1) && said.contains("nvmed: sh: a signal ended it"), "{said}");
-    no_instance_is_left();
+    assert!(!has_instance(process));
 }
 
 #[test]
@@ -113,14 +111,13 @@ fn what_a_killed_recording_leaves_is_gone_with_the_next() {
     let before = mounts();
     // The command reads from a pipe that ends with us.
     let mut recording = begun(&scratch, "exec cat >/dev/null");
-    let instance = format!("nvmed-{}.", recording.id());
-    let is_there = || in_tracefs("ls instances").unwrap().contains(&instance);
-    assert!(is_there());
+    let process = recording.id();
+    assert!(has_instance(process));
     recording.kill().unwrap();
     recording.wait().unwrap();
     assert_eq!(mounts(), before);
     scratch.run(["trace", "record", "-o", "next", "--", "true"]);
-    assert!(!is_there(), "the instance of a dead process is left");
+    assert!(!has_instance(process), "the instance of a dead process is left");
 }
 
 /// A disk of our own, on a file: nobody else has requests to it.

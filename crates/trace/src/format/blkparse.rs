@@ -64,7 +64,8 @@ impl Lines for Blkparse {
         let process = if arrives { intake.process(name.unwrap_or_default())? } else { 0 };
         let device = intake.device(first)?;
         // Behind a completion stands its error.
-        let has_failed = stage == Stage::Completed && name.is_some_and(|error| error != "0");
+        let error = name.and_then(|error| error.parse::<i64>().ok());
+        let has_failed = stage == Stage::Completed && error.is_some_and(|error| error != 0);
         let event = Event { device, process, stage, op, flags, offset, bytes, time_ns, has_failed };
         self.pairing.event(&event, intake)?;
         Ok(Line::Data)

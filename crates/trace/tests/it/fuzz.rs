@@ -179,3 +179,20 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    /// Events in any order, of few places and lengths, so that they meet.
+    #[test]
+    fn fuzz_events(events in prop::collection::vec(
+        (0..6usize, prop::sample::select(vec!["R", "W", "D", "FF"]), 0..6u64, 0..6u64, 0..50u64, 0..3i32), 0..200,
+    )) {
+        let mut text = String::new();
+        for (number, (what, op, from, count, time, error)) in events.into_iter().enumerate() {
+            let action = ["Q", "I", "D", "C", "R", "X"][what];
+            let sign = if action == "X" { '/' } else { '+' };
+            let end = if op == "FF" { String::new() } else { format!("{from} {sign} {count} ") };
+            text += &format!("8,{} 0 {number} 0.{time:09} 1 {action} {op} {end}[{}]\n", number % 2, error - 1);
+        }
+        use_as(&Scratch::new(), text.as_bytes(), [Format::named("blkparse")]);
+    }
+}
