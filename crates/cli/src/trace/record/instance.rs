@@ -27,12 +27,30 @@ const NAMES_MAX: u32 = 64;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Events that were lost.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lost {
     /// How many.
     pub(super) events: u64,
     /// The pages do not tell where some of them were.
     pub(super) is_elsewhere: bool,
+}
+
+impl Lost {
+    /// Adds what a processor's `stats` say.
+    fn count(&mut self, stats: &str) {
+        for (name, count) in stats.lines().filter_map(|line| line.split_once(':')) {
+            let count: u64 = count.trim().parse().unwrap_or(0);
+            // Overwritten; or no room was made, of which no page tells.
+            match name {
+                "overrun" => self.events += count,
+                "commit overrun" | "dropped events" => {
+                    self.events += count;
+                    self.is_elsewhere |= count > 0;
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 /// A tracing instance, which is gone with this.
@@ -234,21 +252,11 @@ impl Instance {
 
     /// What was lost.
     pub(super) fn lost(&self) -> Result<Lost, Failure> {
-        let mut lost = Lost { events: 0, is_elsewhere: false };
+        let mut lost = Lost::default();
         for processor in &self.processors {
             let place = processor.join("stats");
             let text = fs::read_to_string(&place).map_err(|error| self.tracefs.refused(&place, &error))?;
-            for (name, count) in text.lines().filter_map(|line| line.split_once(':')) {
-                let count: u64 = count.trim().parse().unwrap_or(0);
-                // Overwritten; or no room was made, of which no page tells.
-                let (is_lost, is_elsewhere) = match name {
-                    "overrun" => (true, false),
-                    "commit overrun" | "dropped events" => (true, count > 0),
-                    _ => (false, false),
-                };
-                lost.events += if is_lost { count } else { 0 };
-                lost.is_elsewhere |= is_elsewhere;
-            }
+            lost.count(&text);
         }
         Ok(lost)
     }
@@ -294,5 +302,29 @@ fn copy(pipe: &Path, page_bytes: usize, file: &mut File, has_ended: &AtomicBool)
             return file.rewind();
         }
         std::thread::park_timeout(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lost;
+
+    #[test]
+    fn what_is_lost_is_told_apart_by_whether_the_pages_tell_where() {
+        let stats = |overrun, commit, dropped| {
+            format!(
+                "entries: 7\noverrun: {overrun}\ncommit overrun: {commit}\nbytes: 5128\n\
+                 oldest event ts:  38314.657883\ndropped events: {dropped}\nread events: 9\n"
+            )
+        };
+        let of = |all: &[String]| {
+            let mut lost = Lost::default();
+            all.iter().for_each(|stats| lost.count(stats));
+            lost
+        };
+        assert_eq!(of(&[stats(0, 0, 0)]), Lost { events: 0, is_elsewhere: false });
+        assert_eq!(of(&[stats(5, 0, 0), stats(2, 0, 0)]), Lost { events: 7, is_elsewhere: false });
+        assert_eq!(of(&[stats(5, 1, 0), stats(0, 0, 0)]), Lost { events: 6, is_elsewhere: true });
+        assert_eq!(of(&[stats(0, 0, 3)]), Lost { events: 3, is_elsewhere: true });
     }
 }
