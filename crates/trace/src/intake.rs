@@ -95,8 +95,9 @@ impl From<io::Error> for Stop {
 #[derive(Debug)]
 struct Window {
     held: Vec<Request>,
-    /// The first of them that are given out.
+    /// How many of them are in order, and how many of these were given out.
     ready: usize,
+    given: usize,
     is_sorted: bool,
     /// Whether no request that comes later belongs before those that are held.
     is_complete: bool,
@@ -106,7 +107,7 @@ struct Window {
 
 impl Default for Window {
     fn default() -> Self {
-        Self { held: Vec::new(), ready: 0, is_sorted: true, is_complete: false, last_ns: Vec::new() }
+        Self { held: Vec::new(), ready: 0, given: 0, is_sorted: true, is_complete: false, last_ns: Vec::new() }
     }
 }
 
@@ -121,7 +122,10 @@ impl Window {
     }
 
     /// Makes the first half ready when both are full, or what there is when nothing can come that belongs before it.
+    /// What was ready was given out.
     fn settle(&mut self, is_end: bool) {
+        self.held.drain(..self.ready);
+        (self.ready, self.given) = (0, 0);
         let is_end = is_end || std::mem::take(&mut self.is_complete);
         if self.held.len() < 2 * WINDOW && !is_end {
             return;
@@ -139,12 +143,6 @@ impl Window {
             // Of another device's requests that are later than the window, the order within the device still holds.
             self.last_ns[device] = self.last_ns[device].max(request.arrival_ns);
         }
-    }
-
-    /// What was ready is not needed any more.
-    fn release(&mut self) {
-        self.held.drain(..self.ready);
-        self.ready = 0;
     }
 }
 
@@ -210,15 +208,25 @@ impl Intake {
         if borne { Ok(()) } else { Err(Stop::Malformed) }
     }
 
-    /// Requests that are in order, since more was settled.
+    /// The next request of those that are in order; `None` until more was settled.
     #[inline]
-    pub(crate) fn ready(&self) -> &[Request] {
-        &self.window.held[..self.window.ready]
+    pub(crate) fn next(&mut self) -> Option<Request> {
+        let Window { held, ready, given, .. } = &mut self.window;
+        let next = held[..*ready].get(*given).copied();
+        *given += usize::from(next.is_some());
+        next
     }
 
-    /// What was ready is not needed any more. To be called before more is read.
-    pub(crate) fn release(&mut self) {
-        self.window.release();
+    /// All requests of those that are in order; none until more was settled.
+    pub(crate) fn rest(&mut self) -> &[Request] {
+        let Window { held, ready, given, .. } = &mut self.window;
+        &held[std::mem::replace(given, *ready)..*ready]
+    }
+
+    /// Requests that are in order and were not given out.
+    #[inline]
+    pub(crate) fn waiting(&self) -> usize {
+        self.window.ready - self.window.given
     }
 
     /// Nothing that comes later belongs before what was read up to now.
@@ -226,7 +234,7 @@ impl Intake {
         self.window.is_complete = true;
     }
 
-    /// Makes requests ready to be given out, as far as they are in order.
+    /// Makes requests ready to be given out, as far as they are in order. To be called when all before were.
     pub(crate) fn settle(&mut self, is_end: bool) {
         self.window.settle(is_end);
         self.counts.requests += self.window.ready as u64;

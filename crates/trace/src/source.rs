@@ -107,8 +107,6 @@ pub struct Source {
     format: &'static Format,
     decoder: Box<dyn Decoder + Send>,
     intake: Intake,
-    /// Requests that are ready and were given out.
-    given: usize,
     has_more: bool,
 }
 
@@ -164,7 +162,7 @@ impl Source {
         intake.tolerance = options.tolerance;
         let stopped = |stop| stopped(stop, path, format, &intake);
         let decoder = decoder.map_err(stopped)?;
-        Ok(Self { path: path.to_owned(), format, decoder, intake, given: 0, has_more: true })
+        Ok(Self { path: path.to_owned(), format, decoder, intake, has_more: true })
     }
 
     /// The next request; none at the end.
@@ -174,12 +172,10 @@ impl Source {
     #[allow(clippy::should_implement_trait, reason = "an iterator of results would go on after an error")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Request>, TraceError> {
-        if self.given == self.intake.ready().len() {
+        if self.intake.waiting() == 0 {
             self.fill()?;
         }
-        let next = self.intake.ready().get(self.given).copied();
-        self.given += usize::from(next.is_some());
-        Ok(next)
+        Ok(self.intake.next())
     }
 
     /// The next requests, as many as there are in order; none only at the end. Faster than one by one.
@@ -187,18 +183,15 @@ impl Source {
     /// # Errors
     /// As [`Source::next`].
     pub fn batch(&mut self) -> Result<&[Request], TraceError> {
-        if self.given == self.intake.ready().len() {
+        if self.intake.waiting() == 0 {
             self.fill()?;
         }
-        let ready = self.intake.ready();
-        Ok(&ready[std::mem::replace(&mut self.given, ready.len())..])
+        Ok(self.intake.rest())
     }
 
     /// Reads until some requests are ready, or there are no more.
     fn fill(&mut self) -> Result<(), TraceError> {
-        self.intake.release();
-        self.given = 0;
-        while self.has_more && self.intake.ready().is_empty() {
+        while self.has_more && self.intake.waiting() == 0 {
             self.read().map_err(|stop| stopped(stop, &self.path, self.format, &self.intake))?;
         }
         if self.intake.counts.requests == 0 {
@@ -232,7 +225,7 @@ impl Source {
     /// What was counted up to now.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let waiting = (self.intake.ready().len() - self.given) as u64;
+        let waiting = self.intake.waiting() as u64;
         Counts { requests: self.intake.counts.requests - waiting, ..self.intake.counts }
     }
 
