@@ -140,11 +140,12 @@ proptest! {
     /// What a kernel says of its events, and pages of them, some of which are damaged.
     #[test]
     fn fuzz_kernel_pages(
-        places in prop::collection::vec(prop_oneof![8 => 0..70usize, 1 => Just(usize::MAX)], 6),
+        places in prop::collection::vec(prop_oneof![8 => 0..70usize, 1 => Just(usize::MAX)], 8),
         records in prop::collection::vec((1..20u32, 0..6u8, prop::collection::vec(letter(), 0..76)), 0..40),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
     ) {
         let fields = [("dev", 4), ("sector", 8), ("nr_sector", 4), ("rwbs[10]", 10), ("comm[16]", places[5])];
+        let fields = [&fields[..], &[("new_sector", 8), ("error", 4)]].concat();
         let fields = fields.iter().zip(&places).map(|((name, size), offset)| {
             format!("\tfield:char {name};\toffset:{offset};\tsize:{size};\tsigned:0;\n")
         });
