@@ -1,6 +1,7 @@
 //! Profiles of drives: TOML files, built in or a user's (docs/flash.md, "Profiles").
 
 mod agreement;
+mod change;
 mod design;
 mod document;
 mod fault;
@@ -76,7 +77,7 @@ impl DriveProfile {
     /// # Errors
     /// [`ProfileFault`]: what makes no sense, and where.
     pub fn read(name: &str, text: &str) -> Result<Self, ProfileFault> {
-        let design = Design::read(&Text { file: name, text })?;
+        let design = Design::read(&Text { file: name, text, has_lines: true })?;
         Ok(Self { name: name.to_owned(), text: text.to_owned(), design })
     }
 

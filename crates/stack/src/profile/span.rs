@@ -9,6 +9,8 @@ use toml::de::{DeTable, DeValue};
 pub(crate) struct Text<'a> {
     pub file: &'a str,
     pub text: &'a str,
+    /// Whether somebody has written its lines, and so can look one up.
+    pub has_lines: bool,
 }
 
 impl Text<'_> {
@@ -28,7 +30,7 @@ impl Text<'_> {
     }
 
     fn fault(&self, at: Option<usize>, keys: &str, what: &str) -> ProfileFault {
-        let before = at.and_then(|at| self.text.get(..at));
+        let before = at.filter(|_| self.has_lines).and_then(|at| self.text.get(..at));
         let line = before.map(|before| before.matches('\n').count() + 1);
         ProfileFault::text(self.file, line, keys, what)
     }
