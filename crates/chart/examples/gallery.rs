@@ -1,7 +1,8 @@
 //! One chart of each kind on a page: `cargo run -p nvmed-chart --example gallery > gallery.html`.
 
 use nvmed_chart::{
-    Axis, Columns, Grid, Line, Row, Scale, Shape, Unit, columns, document, heat, lines, rows, short, table,
+    Axis, Columns, Grid, Line, Point, Points, Row, Scale, Shape, Unit, columns, document, heat, lines, rows,
+    scatter, short, table,
 };
 
 fn main() {
@@ -10,8 +11,18 @@ fn main() {
 
 /// The page. Its names are such as must be escaped.
 pub fn page() -> String {
-    let charts =
-        [throughput(), sizes(), latencies(), rate(), offsets(), percentiles(), parts(), shares(), rivals()];
+    let charts = [
+        throughput(),
+        sizes(),
+        latencies(),
+        rate(),
+        offsets(),
+        percentiles(),
+        parts(),
+        shares(),
+        rivals(),
+        drives(),
+    ];
     let wide: Vec<String> = (0..24).map(|column| format!("column {column}")).collect();
     let wide: Vec<&str> = wide.iter().map(String::as_str).collect();
     let cells = wide.iter().map(|name| (*name).to_owned()).collect();
@@ -122,4 +133,22 @@ fn rivals() -> String {
     };
     let all = [row("ours", 3e6, false), row("io_uring with registered buffers, single issuer", 1.2e6, true)];
     rows("IOPS: median, smallest to largest round", &short, &[], &all)
+}
+
+fn drives() -> String {
+    let kind = |name, first: f64| Points {
+        name,
+        points: (0..9)
+            .map(|at| f64::from(at % 7))
+            .map(|at| Point {
+                name: format!("{name}, <{at}>"),
+                at: (60.0 + first + 3.0 * at, 1e6 * (1.0 + at / first)),
+            })
+            .collect(),
+    };
+    let (x, y) =
+        (Axis::linear("space utilisation", Unit::Percent), Axis::linear("mean response", Unit::Time));
+    let front = [(61.0, 1e6), (70.0, 1.2e6), (80.0, 3e6)];
+    let kinds = [kind("4 KiB", 1.0), kind("both & more", 9.0)];
+    scatter("Drives", (x, y), &kinds, ("Pareto front", &front))
 }

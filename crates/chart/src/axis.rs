@@ -73,6 +73,22 @@ impl<'a> Span<'a> {
         Self::new(axis, low, high)
     }
 
+    /// An axis of values that leaves some room at either end, so that none lies on the edge; of one value, some more.
+    pub(crate) fn around(axis: Axis<'a>, values: impl Iterator<Item = f64>) -> Self {
+        const ROOM: f64 = 0.05;
+        let (low, high) = ends(values);
+        match axis.scale {
+            Scale::Log => {
+                let room = if high > low { (high / low).powf(ROOM) } else { 1.0 + ROOM };
+                Self::new(axis, low / room, high * room)
+            }
+            _ => {
+                let room = if high > low { high - low } else { low.abs().max(1.0) } * ROOM;
+                Self::new(axis, low - room, high + room)
+            }
+        }
+    }
+
     /// The vertical axis of values: it begins at 0, or below the least where there is no 0, and has some room above.
     pub(crate) fn up(axis: Axis<'a>, values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = ends(values);

@@ -2,7 +2,7 @@
 // A chart is complete without this. Texts and marks are those of unit.rs and axis.rs.
 "use strict";
 (() => {
-  const MARKS_MAX = 6, ROUNDING = 1e-9, SIDE = 1000, NARROWEST = 1e-4, DRAG_LEAST_PX = 6;
+  const MARKS_MAX = 6, ROUNDING = 1e-9, SIDE = 1000, NARROWEST = 1e-4, DRAG_LEAST_PX = 6, POINTS_TOLD = 6;
 
   const digits = v => Math.abs(v) >= 100 ? v.toFixed(0) : Math.abs(v) >= 10 ? v.toFixed(1) : v.toFixed(2);
   const short = v => {
@@ -84,6 +84,7 @@
       this.group = group;
       this.y = numbers(group.dataset.y);
       this.x = slots ? this.y.map((_, index) => index) : numbers(group.dataset.x);
+      this.names = group.dataset.points ? group.dataset.points.split("\n") : null;
     }
     nearest(place, placeOf) {
       let best = -1, least = Infinity;
@@ -115,6 +116,8 @@
       this.series = Array.from(svg.querySelectorAll(".series"), group => new Series(group, this.slots));
       const map = svg.querySelector(".cells");
       this.cells = map && cells(map);
+      // Points have names, and are told by where they are on both axes.
+      this.isScatter = this.series.some(series => series.names);
       this.tip = element(figure.querySelector(".frame"), "div", "tip hidden");
       this.tip.setAttribute("role", "status");
       this.cursor = element(svg, "path", "cursor");
@@ -129,8 +132,38 @@
       const shown = this.series.filter(series => !series.group.classList.contains("hidden"));
       return [...new Set(shown.flatMap(series => series.x))].map(x => this.placeOf(x)).sort((a, b) => a - b);
     }
+    points() {
+      const shown = this.series.filter(series => series.names && !series.group.classList.contains("hidden"));
+      return shown.flatMap(series => series.x.map((x, index) =>
+        ({ type: series.group.getAttribute("class"), name: series.names[index], x, y: series.y[index] })));
+    }
+    toldOfPoint(place) {
+      const box = this.svg.getBoundingClientRect(), points = this.points();
+      const far = point => Math.hypot((this.placeOf(point.x) - place) / (this.to - this.from) * box.width,
+        (this.y.place(point.y) - this.row) * box.height);
+      if (!points.length) return null;
+      const best = points.reduce((best, point) => far(point) < far(best) ? point : best);
+      const same = points.filter(point => point.x === best.x && point.y === best.y);
+      const more = same.length > POINTS_TOLD ? [["plain", `and ${same.length - POINTS_TOLD} more`]] : [];
+      const yName = this.figure.querySelector(".y-name").textContent;
+      return { place: this.placeOf(best.x), lines: [...same.slice(0, POINTS_TOLD).map(point => [point.type, point.name]),
+        ...more, ["plain", `${this.name}: ${this.x.text(best.x)}`], ["plain", `${yName}: ${this.y.text(best.y)}`]] };
+    }
+    // To the next place with a point, from left to right, and at one place from below.
+    step(by) {
+      const places = this.points().map(point => [this.placeOf(point.x), this.y.place(point.y)])
+        .filter(([place]) => place >= this.from - ROUNDING && place <= this.to + ROUNDING)
+        .sort((one, other) => one[0] - other[0] || one[1] - other[1]);
+      const order = ([place, row]) => place - this.at || row - this.row;
+      const beyond = places.filter(one => this.at === null || order(one) * by > ROUNDING);
+      const next = beyond.length ? beyond[by > 0 ? 0 : beyond.length - 1] : places[by > 0 ? places.length - 1 : 0];
+      if (!next) return;
+      this.row = next[1];
+      this.show(next[0]);
+    }
     told(place) {
       if (this.cells) return this.toldOfCell(place);
+      if (this.isScatter) return this.toldOfPoint(place);
       const shown = this.series.filter(series => !series.group.classList.contains("hidden") && series.x.length);
       const found = shown.map(series => [series, series.nearest(place, x => this.placeOf(x))]);
       if (!found.length) return null;
@@ -231,6 +264,7 @@
     key(event) {
       const middle = this.at ?? (this.from + this.to) / 2, half = (this.to - this.from) / 2;
       const move = step => {
+        if (this.isScatter) return this.step(step);
         const stops = this.stops().filter(stop => stop >= this.from - ROUNDING && stop <= this.to + ROUNDING);
         if (!stops.length) return;
         const beyond = step > 0 ? stops.filter(stop => this.at === null || stop > this.at + ROUNDING)

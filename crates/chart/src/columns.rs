@@ -67,7 +67,8 @@ pub fn columns(title: &str, x: &str, slots: &[String], y: Axis<'_>, series: &[Co
         "<details><summary>Values</summary>{}</details>",
         table(&head, slots.iter().enumerate().map(row))
     );
-    Frame { title, series: &names, x: Along::Slots { name: x, slots }, y: up }.around(&marks, &values)
+    Frame { title, series: &names, muted: None, x: Along::Slots { name: x, slots }, y: up }
+        .around(&marks, &values)
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub(crate) struct Frame<'a> {
     pub title: &'a str,
     /// Names of the series, for their keys; a single one has none. One without values has no key, but keeps its colour.
     pub series: &'a [Option<&'a str>],
+    /// The series without a colour of its own, if there is one.
+    pub muted: Option<usize>,
     pub x: Along<'a>,
     pub y: Span<'a>,
 }
@@ -43,23 +45,24 @@ pub(crate) fn shade(index: usize, parts: usize) -> Option<String> {
 }
 
 /// The series' names beside their colours.
-fn keys(series: &[Option<&str>]) -> String {
-    key_list(series, |_| String::new())
+fn keys(series: &[Option<&str>], muted: Option<usize>) -> String {
+    key_list(series, muted, |_| String::new())
 }
 
 /// The same for parts of a whole, which have shades where they are many.
 pub(crate) fn part_keys(parts: &[&str]) -> String {
     let named: Vec<Option<&str>> = parts.iter().copied().map(Some).collect();
-    key_list(&named, |index| shade(index, parts.len()).unwrap_or_default())
+    key_list(&named, None, |index| shade(index, parts.len()).unwrap_or_default())
 }
 
-fn key_list(names: &[Option<&str>], style: impl Fn(usize) -> String) -> String {
+fn key_list(names: &[Option<&str>], muted: Option<usize>, style: impl Fn(usize) -> String) -> String {
     if names.len() < 2 {
         return String::new();
     }
     let key = |(index, name): (usize, &Option<&str>)| {
         let name = (*name)?;
-        let (class, style) = (colour(index), style(index));
+        let class = if muted == Some(index) { "muted".to_owned() } else { colour(index) };
+        let style = style(index);
         Some(format!("<span class=\"key {class}\"{style} data-series=\"{index}\">{}</span>", escaped(name)))
     };
     format!("<div class=\"keys\">{}</div>", names.iter().enumerate().filter_map(key).collect::<String>())
@@ -85,7 +88,7 @@ impl Frame<'_> {
              aria-label=\"{title}\">{grid}{marks}</svg><div class=\"x\">{labels}</div></div>\
              <p class=\"x-name\">{}</p>{below}</figure>\n",
             self.y.data(),
-            keys(self.series),
+            keys(self.series, self.muted),
             escaped(self.y.axis.name),
             escaped(name),
         )

@@ -51,7 +51,7 @@ pub fn heat(title: &str, x: Axis<'_>, y: Axis<'_>, grid: &Grid) -> String {
     }
     marks += "</g>";
     let note = format!("<p class=\"note\">Darkest: {} in one cell.</p>", Unit::Count.mark(most as f64));
-    Frame { title, series: &[], x: Along::Values(across), y: up }.around(&marks, &note)
+    Frame { title, series: &[], muted: None, x: Along::Values(across), y: up }.around(&marks, &note)
 }
 
 /// 0 of 1, the last of the most.

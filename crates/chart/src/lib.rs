@@ -16,6 +16,7 @@ mod heat;
 mod lines;
 mod page;
 mod rows;
+mod scatter;
 mod unit;
 
 pub use axis::{Axis, Scale};
@@ -24,4 +25,5 @@ pub use heat::{Grid, heat};
 pub use lines::{Line, Shape, lines};
 pub use page::{document, escaped, table};
 pub use rows::{Row, rows};
+pub use scatter::{Point, Points, scatter};
 pub use unit::{Unit, short, time};

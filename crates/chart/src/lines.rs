@@ -65,7 +65,7 @@ pub fn lines(title: &str, x: Axis<'_>, y: Axis<'_>, lines: &[Line<'_>]) -> Strin
     let all = lines.iter().zip(&kept);
     let names: Vec<Option<&str>> =
         all.map(|(line, points)| (!points.is_empty()).then_some(line.name)).collect();
-    Frame { title, series: &names, x: Along::Values(across), y: up }.around(&marks, "")
+    Frame { title, series: &names, muted: None, x: Along::Values(across), y: up }.around(&marks, "")
 }
 
 /// Values for `chart.js`, with six digits; `-` is none.
