@@ -1,4 +1,5 @@
-//! The page that shows what an analysis of traces found, for one trace or for several side by side.
+//! The pages that show what an analysis of traces found, for one trace or for several side by side, and what a sweep
+//! over drives did.
 //!
 //! In: a [`Summary`] of each trace, and its [`Timeline`] where time is to be seen. Out: HTML that needs no other file.
 //! Neighbours: `trace` finds, `chart` draws; the command line and the experiments are above.
@@ -12,9 +13,12 @@ mod figure;
 mod locality;
 mod over_time;
 mod parties;
+mod sweep;
 mod tables;
 mod verdicts;
 mod waiting;
+
+pub use sweep::{Swept, SweptTrace, sweep};
 
 use nvmed_chart::document;
 use nvmed_trace::{Part, Summary, Timeline};

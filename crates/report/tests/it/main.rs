@@ -8,7 +8,7 @@ mod made_up;
 #[path = "../../../chart/tests/it/markup.rs"]
 mod markup;
 
-use nvmed_report::{Traced, report};
+use nvmed_report::{Swept, SweptTrace, Traced, report, sweep};
 use nvmed_trace::Analysis;
 
 #[test]
@@ -67,5 +67,66 @@ fn the_page_answers_and_nothing_is_cut_at_any_width() {
         if let Some(faults) = browser::faults("report", &made_up::page(count)) {
             assert_eq!(faults, Vec::<String>::new());
         }
+    }
+}
+
+/// A grid of three page sizes and nine channels on two traces, with names that must be escaped.
+fn swept() -> String {
+    let axes = ["pages <KiB>", "channels"].map(str::to_owned);
+    let grid: Vec<[String; 2]> = (0..27)
+        .map(|at| [["4", "8", "<script>alert(1)</script>"][at / 9].to_owned(), (at % 9 + 1).to_string()])
+        .collect();
+    let trace = |name, scale: f64| {
+        let drive = |(at, places)| Swept {
+            places,
+            response_ns: scale / (1.0 + (at % 9) as f64),
+            p99_ns: (scale < 1e9).then_some(7_000_000),
+            space_percent: 100.0 - 9.0 * (at / 9) as f64,
+            amplification: 1.5,
+            erases: at as u64,
+            is_on_front: at % 9 == 8,
+        };
+        SweptTrace {
+            name,
+            drives: grid.iter().enumerate().map(|(at, places)| drive((at, &places[..]))).collect(),
+        }
+    };
+    sweep("A sweep of <b>", &axes, &[trace("Music & film", 1e6), trace("All traces", 1e9)])
+}
+
+#[test]
+fn the_page_of_a_sweep_is_whole_and_has_its_front() {
+    let page = swept();
+    assert_eq!(markup::faults(&page), Vec::<String>::new());
+    assert_eq!((page.matches(">●</td>").count(), page.matches("Pareto front").count()), (6, 2));
+    for part in [
+        "<td>111.11 us</td>",
+        "p99 response",
+        "pages &lt;KiB&gt; 8, channels 3",
+        "<td>91.0 %</td>",
+        "Music &amp; film",
+    ] {
+        assert!(page.contains(part), "no {part}");
+    }
+    // The axis with most values that colours are enough for.
+    assert!(page.contains(">pages &lt;KiB&gt; 4</span>") && !page.contains(">channels 3</span>"));
+    let alone = Swept {
+        places: &[],
+        response_ns: 5.0,
+        p99_ns: None,
+        space_percent: 100.0,
+        amplification: 1.0,
+        erases: 0,
+        is_on_front: true,
+    };
+    let page = sweep("one", &[], &[SweptTrace { name: "a", drives: vec![alone] }]);
+    assert_eq!(markup::faults(&page), Vec::<String>::new());
+    assert!(page.contains(">the base</th>") && !page.contains("p99"));
+}
+
+#[test]
+fn the_page_of_a_sweep_answers_and_nothing_is_cut_at_any_width() {
+    if let Some(faults) = browser::faults("report-sweep", &swept()) {
+        assert_eq!(faults, Vec::<String>::new());
     }
 }
