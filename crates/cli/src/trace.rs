@@ -1,15 +1,16 @@
-//! `nvmed trace`: block traces, recorded, shown, converted, analysed, synthesised and simulated.
+//! `nvmed trace`: block traces, recorded, shown, converted, analysed, synthesised, simulated and swept.
 
 mod analyse;
 pub mod arguments;
 mod record;
 mod simulate;
+mod sweep;
 mod synthesise;
 
 use crate::failure::{Failure, Status};
 use crate::output::Output;
 use arguments::{Convert, Reading, Show, TraceCommand};
-use nvmed_trace::{FORMATS, Flags, Options, Request, Sink, Source, TraceError, Unpaired};
+use nvmed_trace::{Counts, FORMATS, Flags, MalformedLine, Options, Request, Sink, Source, TraceError, Unpaired};
 use std::path::Path;
 
 /// Lists formats; records, shows, converts, analyses, synthesises or simulates a trace.
@@ -25,6 +26,7 @@ pub fn trace(command: &TraceCommand) -> Result<(), Failure> {
         TraceCommand::Analyse(arguments) => analyse::run(arguments),
         TraceCommand::Synthesise(arguments) => synthesise::run(arguments),
         TraceCommand::Simulate(arguments) => simulate::run(arguments),
+        TraceCommand::Sweep(arguments) => sweep::run(arguments),
     }
 }
 
@@ -151,7 +153,11 @@ fn convert(arguments: &Convert) -> Result<(), Failure> {
 
 /// Says on standard error what of a trace was not used.
 fn report(path: &Path, source: &Source) {
-    let counts = source.counts();
+    report_counts(path, source.counts(), source.malformed());
+}
+
+/// The same, of what was counted.
+fn report_counts(path: &Path, counts: Counts, malformed: &[MalformedLine]) {
     unpaired(path, &counts.unpaired);
     let path = path.display();
     if counts.malformed > 0 {
@@ -161,10 +167,10 @@ fn report(path: &Path, source: &Source) {
             counted(counts.malformed, "line"),
             counts.lines
         );
-        for line in source.malformed() {
+        for line in malformed {
             eprintln!("  {line}");
         }
-        let more = counts.malformed - source.malformed().len() as u64;
+        let more = counts.malformed - malformed.len() as u64;
         if more > 0 {
             eprintln!("  and {more} more");
         }
@@ -183,4 +189,15 @@ fn unpaired(path: &Path, unpaired: &Unpaired) {
     for (count, noun, what) in all.into_iter().filter(|(count, ..)| *count > 0) {
         eprintln!("nvmed: {}: {} {what}", path.display(), counted(count, noun));
     }
+}
+
+/// Writes a text, which is there when it is whole.
+fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
+    let part = path.with_extension(format!("{}.part", std::process::id()));
+    let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, path));
+    written.map_err(|error| {
+        // It may never have been made.
+        let _ = std::fs::remove_file(&part);
+        Failure::new(Status::Failed, format!("{}: {error}", path.display()))
+    })
 }

@@ -1,7 +1,7 @@
 //! `nvmed trace analyse`: what traces are like, side by side.
 
 use super::arguments::{Analyse, Reading};
-use crate::failure::{Failure, Status};
+use crate::failure::Failure;
 use crate::output::Output;
 use nvmed_report::Traced;
 use nvmed_trace::{Analysis, Characteristic, Part, Request, Row, Summary, Timeline};
@@ -25,7 +25,7 @@ pub fn run(arguments: &Analyse) -> Result<(), Failure> {
         let timelines = timelines.iter().map(Option::as_ref);
         let traced: Vec<Traced<'_>> =
             summaries.iter().zip(timelines).map(|(summary, timeline)| Traced { summary, timeline }).collect();
-        write_page(path, &nvmed_report::report(&traced))?;
+        super::write_whole(path, &nvmed_report::report(&traced))?;
     }
     let rows: Vec<Row> = summaries.iter().map(|summary| summary.all.row.clone()).collect();
     let characteristics = Characteristic::all(&rows);
@@ -64,17 +64,6 @@ fn whole(summary: &Summary) -> Part {
     };
     part.row.name.clone_from(&summary.all.row.name);
     part
-}
-
-/// Writes a page, which is there when it is whole.
-fn write_page(path: &Path, page: &str) -> Result<(), Failure> {
-    let part = path.with_extension(format!("{}.part", std::process::id()));
-    let written = std::fs::write(&part, page).and_then(|()| std::fs::rename(&part, path));
-    written.map_err(|error| {
-        // It may never have been made.
-        let _ = std::fs::remove_file(&part);
-        Failure::new(Status::Failed, format!("{}: {error}", path.display()))
-    })
 }
 
 /// Analyses a trace, which is called as its file; `each` is told its requests, too.

@@ -22,6 +22,7 @@ Example:
   nvmed trace synthesise Twitter --seed 7 -o twitter.parquet
   nvmed trace synthesise --like mysql.load.gz --rate 2 -o faster.parquet
   nvmed trace simulate twitter.parquet --profile emmc --profile emmc-8ps --profile emmc-hps
+  nvmed trace sweep pages.toml synth:Music synth:Booting -o pages.results --html pages.html
 
 Exit status: 0 done; 1 failed, no trace, or too many malformed lines; 2 wrong arguments.";
 
@@ -58,6 +59,9 @@ pub enum TraceCommand {
     /// Give a trace to simulated drives: response times, space, write amplification, erases
     #[command(after_help = TRACES)]
     Simulate(Simulate),
+    /// Give traces to all drives of a grid, and show which are beaten by no other one
+    #[command(after_help = TRACES)]
+    Sweep(Sweep),
 }
 
 /// How a trace is read.
@@ -196,10 +200,39 @@ pub struct Simulate {
     /// Format of that file
     #[arg(long = "to", value_name = "FORMAT", default_value = "parquet", value_parser = format)]
     pub to_format: &'static Format,
+    /// Write a page of charts, too, with what requests meet on each drive side by side
+    #[arg(long, value_name = "OUT")]
+    pub html: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
     /// How the trace is read
+    #[command(flatten)]
+    pub reading: Reading,
+}
+
+/// `nvmed trace sweep`.
+#[derive(Debug, Args)]
+pub struct Sweep {
+    /// TOML: a base profile and axes of fields, as docs/trace.md has it
+    #[arg(value_name = "SWEEP.toml")]
+    pub file: PathBuf,
+    /// Traces besides those of the file: files, or rows of the published tables, as synth:Music?seed=2
+    #[arg(value_name = "TRACE")]
+    pub traces: Vec<String>,
+    /// Threads, each of which has a drive; absent, one a processor
+    #[arg(long, value_name = "N", value_parser = workers)]
+    pub workers: Option<usize>,
+    /// A file that keeps what is found: the same command goes on from there
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write a page with a chart of response time against space, too, which needs no other file
+    #[arg(long, value_name = "OUT")]
+    pub html: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// How trace files are read
     #[command(flatten)]
     pub reading: Reading,
 }
@@ -223,4 +256,10 @@ fn tolerance(text: &str) -> Result<Tolerance, String> {
 fn factor(text: &str) -> Result<f64, String> {
     let factor: f64 = text.parse().map_err(|_| "it is a number".to_owned())?;
     if (1e-6..=1e6).contains(&factor) { Ok(factor) } else { Err("it is from 0.000001 to 1000000".to_owned()) }
+}
+
+fn workers(text: &str) -> Result<usize, String> {
+    let most = nvmed_replay::WORKERS_MAX;
+    let count = text.parse().ok().filter(|count| (1..=most).contains(count));
+    count.ok_or_else(|| format!("it is a number from 1 to {most}"))
 }

@@ -5,8 +5,9 @@ use crate::failure::{Failure, Status};
 use crate::output::Output;
 use nvmed_flash::Profile;
 use nvmed_replay::{Simulated, Simulation};
+use nvmed_report::Traced;
 use nvmed_stack::DriveProfile;
-use nvmed_trace::{Analysis, Cell, Request, Row, Sink, TraceError};
+use nvmed_trace::{Analysis, Cell, Request, Row, Sink, Summary, Timeline, TraceError};
 use serde_json::{Value, json};
 
 /// What a drive did with the trace.
@@ -14,6 +15,9 @@ struct Found {
     profile: String,
     row: Row,
     simulated: Simulated,
+    /// For the page.
+    summary: Summary,
+    timeline: Option<Timeline>,
 }
 
 /// Gives a trace to drives, and says what they did.
@@ -28,6 +32,11 @@ pub fn run(arguments: &Simulate) -> Result<(), Failure> {
     let drives = drives.collect::<Result<Vec<Profile>, Failure>>()?;
     let found = arguments.profile.iter().zip(&drives).map(|(name, drive)| simulate(arguments, name, drive));
     let found = found.collect::<Result<Vec<Found>, Failure>>()?;
+    if let Some(path) = &arguments.html {
+        let traced =
+            found.iter().map(|one| Traced { summary: &one.summary, timeline: one.timeline.as_ref() });
+        super::write_whole(path, &nvmed_report::report(&traced.collect::<Vec<_>>()))?;
+    }
     let mut out = Output::new();
     if arguments.json {
         let drives: Vec<Value> = found.iter().map(Found::json).collect();
@@ -69,12 +78,14 @@ fn simulate(arguments: &Simulate, name: &str, drive: &Profile) -> Result<Found, 
     let sink = arguments.output.as_ref().map(|path| Sink::create(path, arguments.to_format));
     let mut sink = sink.transpose().map_err(super::failure)?;
     let mut analysis = Analysis::default();
+    let mut timeline = arguments.html.as_ref().map(|_| Timeline::default());
     let mut done: Vec<Request> = Vec::new();
     // Names are those of the first reading, which has seen all of them.
     let names = first.names().clone();
     let mut write = |done: &mut Vec<Request>, analysis: &mut Analysis| -> Result<(), TraceError> {
         for request in done.drain(..) {
             analysis.push(&request);
+            timeline.iter_mut().for_each(|timeline| timeline.push(&request));
             sink.as_mut().map_or(Ok(()), |sink| sink.write(&request, &names))?;
         }
         Ok(())
@@ -90,7 +101,9 @@ fn simulate(arguments: &Simulate, name: &str, drive: &Profile) -> Result<Found, 
     if let Some(sink) = sink {
         sink.finish(&names).map_err(super::failure)?;
     }
-    Ok(Found { profile: name.to_owned(), row: analysis.finish().all.row, simulated })
+    // On the page a drive is called what it was asked for by, and its devices and processes what the trace calls them.
+    let summary = analysis.finish().named(name, &names.devices, &names.processes);
+    Ok(Found { profile: name.to_owned(), row: summary.all.row.clone(), simulated, summary, timeline })
 }
 
 impl Found {

@@ -26,4 +26,5 @@ mod top;
 mod trace;
 mod trace_record;
 mod trace_study;
+mod trace_sweep;
 mod worn;

@@ -140,6 +140,21 @@ fn a_trace_is_shown_on_a_page_and_given_to_drives() {
     assert!(of(1, "space_utilisation_pct") < 85.0 && of(2, "space_utilisation_pct") > 99.9);
     assert!(of(2, "programs") < of(0, "programs") && of(2, "programs") == of(1, "programs"));
     assert_eq!(simulate(&["--json"]), simulate(&["--json"]), "it is the same each time");
+    simulate(&["--html", "drives.html"]);
+    let page = std::fs::read_to_string(scratch.path("drives.html")).unwrap();
+    let responses =
+        page.split("<figcaption>Response times</figcaption>").nth(1).expect("it has their distribution");
+    let keys = responses.split("class=\"frame\"").next().unwrap_or_default();
+    assert!(
+        ["emmc", "emmc-8ps", "emmc-hps"].iter().all(|name| keys.contains(&format!(">{name}</span>"))),
+        "{keys}"
+    );
+    assert!(page.ends_with("</html>\n") && !page.contains("http"));
+    scratch.fails(
+        ["trace", "simulate", "a", "--profile", "emmc", "--html", "none/a.html"],
+        1,
+        "none/a.html: No such file",
+    );
     // The requests with the times of a drive are a trace again.
     scratch.ok(["trace", "simulate", "a", "--profile", "emmc-hps", "-o", "b", "--to", "blkparse"]);
     let again: Value = serde_json::from_str(&scratch.ok(["trace", "analyse", "b", "--json"])).expect("JSON");
