@@ -2,6 +2,7 @@
 
 mod closed_forms;
 mod drives;
+mod kinds;
 mod oracle;
 mod restore;
 mod wear;
