@@ -16,7 +16,7 @@ use crate::experiment::Experiment;
 /// here, and its entry in `data/published.json`.
 #[must_use]
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    static ALL: [&dyn Experiment; 24] = [
+    static ALL: [&dyn Experiment; 26] = [
         &baseline::SEQUENTIAL,
         &baseline::RANDREAD_1T,
         &baseline::RANDWRITE_1T,
@@ -38,8 +38,10 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &iiswc15::TABLE_4,
         &iiswc15::CharacteristicsHold,
         &iiswc15::SinglePages,
+        &iiswc15::Throughput,
         &iiswc15::Combinations,
         &iiswc15::ResponseTime,
+        &iiswc15::Aged,
         &iiswc15::Space,
     ];
     &ALL

@@ -1,11 +1,15 @@
 //! I/O characteristics of smartphone applications (Zhou, Pan, Wang and Xie, IISWC'15), on traces that are synthesised
 //! from the rows of its Tables III and IV: the traces behind them are not public as a set.
 
+mod aged;
 mod hps;
 mod tables;
+mod throughput;
 
+pub(super) use aged::Aged;
 pub(super) use hps::{ResponseTime, Space};
 pub(super) use tables::{CharacteristicsHold, Combinations, SinglePages, TABLE_3, TABLE_4};
+pub(super) use throughput::Throughput;
 
 use crate::error::LabError;
 use nvmed_trace::{Analysis, Model, Part, Request, Row, Synthesis};

@@ -11,16 +11,16 @@ use nvmed_stack::DriveProfile;
 use nvmed_trace::{Op, Request, Row};
 
 /// The three devices of Table V: how the paper calls them, and their profiles.
-const DEVICES: [(&str, &str); 3] = [("4PS", "emmc"), ("8PS", "emmc-8ps"), ("HPS", "emmc-hps")];
-const FOUR: usize = 0;
-const EIGHT: usize = 1;
-const BOTH: usize = 2;
+pub(super) const DEVICES: [(&str, &str); 3] = [("4PS", "emmc"), ("8PS", "emmc-8ps"), ("HPS", "emmc-hps")];
+pub(super) const FOUR: usize = 0;
+pub(super) const EIGHT: usize = 1;
+pub(super) const BOTH: usize = 2;
 /// Planes that work at once: all of Table V's, and fewer.
 const UNITS: [u32; 4] = [1, 2, 4, 8];
 
 /// A device of Table V with so many planes at the same capacity, each behind a bus and in a die of its own as far as
 /// Table V has them. The paper's simulation knows no low-power mode.
-fn device(profile: &str, units: u32) -> Result<Profile, LabError> {
+pub(super) fn device(profile: &str, units: u32) -> Result<Profile, LabError> {
     let failed = |error: nvmed_stack::ProfileFault| LabError::missing(error.to_string());
     let named = DriveProfile::named(profile).map_err(failed)?;
     let mut drive = named.drive(named.usual_bytes()).map_err(failed)?;
@@ -77,8 +77,14 @@ fn samples(runs: &[Run], of: impl Fn(&Run) -> f64) -> Samples {
 }
 
 /// One minus ours over theirs, in percent.
-fn gain(ours: f64, theirs: f64) -> f64 {
+pub(super) fn gain(ours: f64, theirs: f64) -> f64 {
     100.0 * (1.0 - ours / theirs)
+}
+
+/// The mean of some values.
+pub(super) fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let values: Vec<f64> = values.collect();
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 fn seeds(effort: &Effort) -> u64 {
@@ -158,7 +164,7 @@ fn unqueued(name: &str, runs: &[Vec<Run>; 3]) -> String {
 fn spread(units: u32, gains: &mut [(f64, &str)], beside: &mut [(f64, &str)]) -> String {
     gains.sort_by(|a, b| a.0.total_cmp(&b.0));
     beside.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mean = |of: &[(f64, &str)]| of.iter().map(|(value, _)| value).sum::<f64>() / of.len() as f64;
+    let mean = |of: &[(f64, &str)]| mean(of.iter().map(|(value, _)| *value));
     let ends = |of: &[(f64, &str)]| match of {
         [first, .., last] => format!("{:.2} ({}) to {:.2} ({})", first.0, first.1, last.0, last.1),
         _ => String::new(),
