@@ -25,4 +25,5 @@ pub mod row;
 pub mod shared;
 pub mod sqlite;
 pub mod steps;
+pub mod sweep;
 pub mod trace;
