@@ -3,6 +3,7 @@
 //! What a resource does next is chosen once all that happens at a time has happened ([`Array::start`]), so that the
 //! order of things at one time decides nothing.
 
+use crate::activity::{Activity, Working};
 use crate::bits::Bits;
 use crate::calendar::{Calendar, NEVER};
 use crate::fair::Fair;
@@ -146,6 +147,7 @@ pub(crate) struct Array {
     changed_dies: Bits,
     changed: bool,
     joined: u64,
+    working: Working,
     /// Number of the first channel in the calendar; dies follow.
     base: usize,
 }
@@ -168,6 +170,7 @@ impl Array {
             changed_dies: Bits::new(dies),
             changed: false,
             joined: 0,
+            working: Working::default(),
             base,
         }
     }
@@ -337,8 +340,14 @@ impl Array {
             longest = longest.max(self.ops[op as usize].array_ns);
         }
         die.ready[act] -= die.count as u32;
+        self.working.begin(now, die.count);
         let others = (die.count as u64).saturating_sub(1) * self.profile.multi_plane_ns;
         calendar.set(self.base + self.channels.len() + number, now + longest + others);
+    }
+
+    /// How long planes have worked.
+    pub(crate) fn activity(&self) -> Activity {
+        self.working.activity()
     }
 
     /// A channel's transfer has ended: a read is done, a program can be started.
@@ -368,13 +377,14 @@ impl Array {
 
     /// A die has ended what it did: reads go to the bus, programs and erases are done. Answers these.
     #[inline]
-    pub fn ended(&mut self, number: usize, calendar: &mut Calendar) -> Done {
+    pub fn ended(&mut self, number: usize, now: u64, calendar: &mut Calendar) -> Done {
         calendar.set(self.base + self.channels.len() + number, NEVER);
         self.changed = true;
         self.changed_dies.set(number);
         let mut done = Done { ops: [None; DIE_PLANES_MAX] };
         let die = &mut self.dies[number];
         let count = std::mem::take(&mut die.count);
+        self.working.end(now, count);
         let running = die.running;
         for (at, &entry) in running[..count].iter().enumerate() {
             let op = self.ops[entry as usize];

@@ -1,5 +1,6 @@
 //! Commands on dies behind buses: what begins when, and what is done with what has ended.
 
+use crate::activity::Activity;
 use crate::array::{Act, Array, Class, Op, Owner};
 use crate::calendar::{Calendar, NEVER};
 use crate::command::{Command, Completion, Kind, Ticket};
@@ -158,6 +159,11 @@ impl<W: Words> Drive<W> {
         self.done.pop_front()
     }
 
+    /// How long planes have worked.
+    pub(crate) fn activity(&self) -> Activity {
+        self.array.activity()
+    }
+
     /// The translation layer, where there is one.
     pub fn layer(&self) -> Option<&Layer<W>> {
         self.layer.as_ref()
@@ -195,7 +201,7 @@ impl<W: Words> Drive<W> {
                     read.into_iter().for_each(|op| self.read_done(now, op));
                 }
                 Err(die) => {
-                    let done = self.array.ended(die, &mut self.calendar);
+                    let done = self.array.ended(die, now, &mut self.calendar);
                     done.ops.into_iter().map_while(|op| op).for_each(|op| self.array_done(now, op));
                 }
             },

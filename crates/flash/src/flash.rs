@@ -1,5 +1,6 @@
 //! A drive: commands arrive and complete.
 
+use crate::activity::Activity;
 use crate::command::{Command, Completion, Ticket};
 use crate::counts::Counts;
 use crate::drive::Drive;
@@ -141,6 +142,15 @@ impl<W: Words> Flash<W> {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.layer().map(Layer::counts).unwrap_or_default()
+    }
+
+    /// How long the drive's planes have worked since it was made; nothing of a medium without planes.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        match &self.machine {
+            Machine::Fixed(_) => Activity::default(),
+            Machine::Array(drive) => drive.activity(),
+        }
     }
 
     /// Whether writes are refused: so many blocks are worn out that the rest has no room for the capacity.

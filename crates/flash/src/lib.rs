@@ -6,6 +6,7 @@
 //! alone, and nothing is promised before it is due.
 #![forbid(unsafe_code)]
 
+mod activity;
 mod array;
 #[cfg(test)]
 mod audit;
@@ -39,6 +40,7 @@ mod state;
 mod tables;
 mod translate;
 
+pub use activity::Activity;
 pub use command::{Command, Completion, Kind, Ticket};
 pub use counts::Counts;
 pub use flash::Flash;

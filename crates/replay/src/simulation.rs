@@ -1,7 +1,7 @@
 //! A trace on a simulated drive.
 
 use nvmed_flash::{
-    Command, Completion, Counts, DriveWear, Flash, Kind, Medium, Profile, ProfileError, UNIT_BYTES,
+    Activity, Command, Completion, Counts, DriveWear, Flash, Kind, Medium, Profile, ProfileError, UNIT_BYTES,
     WRITE_BYTES_MAX,
 };
 use nvmed_trace::{Flags, Op, Request};
@@ -21,6 +21,8 @@ pub struct Simulated {
     pub refused: u64,
     /// What its translation layer did.
     pub counts: Counts,
+    /// For how long its planes worked.
+    pub activity: Activity,
     /// How worn it is.
     pub wear: DriveWear,
 }
@@ -55,7 +57,7 @@ pub struct Simulation {
     begin_ns: Option<u64>,
     ready_ns: u64,
     /// What the drive had done before.
-    before: Counts,
+    before: (Counts, Activity),
     /// Requests that were not passed on yet, in the order of arrival, and the number of the first one.
     underway: VecDeque<Underway>,
     first: u64,
@@ -86,7 +88,7 @@ impl Simulation {
             flash,
             begin_ns: None,
             ready_ns: 0,
-            before: Counts::default(),
+            before: Default::default(),
             underway: VecDeque::new(),
             first: 0,
             open: 0,
@@ -108,7 +110,7 @@ impl Simulation {
             }
         }
         self.write_now(&Request::new(Op::Flush, 0, 0, 0));
-        (self.ready_ns, self.before) = (self.flash.now(), self.flash.counts());
+        (self.ready_ns, self.before) = (self.flash.now(), (self.flash.counts(), self.flash.activity()));
         self.done = Simulated::default();
     }
 
@@ -143,15 +145,32 @@ impl Simulation {
         self.pass_on(each);
     }
 
-    /// Lets the drive finish; the last requests go to `each`.
-    pub fn finish(mut self, each: &mut impl FnMut(Request)) -> Simulated {
+    /// Lets the drive finish what it was given, which goes to `each`; answers the trace's time at which it has.
+    pub fn settle(&mut self, each: &mut impl FnMut(Request)) -> u64 {
         while self.open > 0
             && let Some(done) = self.flash.advance(u64::MAX)
         {
             self.complete(done);
         }
         self.pass_on(each);
-        Simulated { counts: self.flash.counts().since(self.before), wear: self.flash.wear(), ..self.done }
+        self.trace_time(self.flash.now())
+    }
+
+    /// Lets the drive finish; the last requests go to `each`.
+    pub fn finish(mut self, each: &mut impl FnMut(Request)) -> Simulated {
+        self.settle(each);
+        self.so_far()
+    }
+
+    /// What the drive has done until now.
+    #[must_use]
+    pub fn so_far(&self) -> Simulated {
+        Simulated {
+            counts: self.flash.counts().since(self.before.0),
+            activity: self.flash.activity().since(self.before.1),
+            wear: self.flash.wear(),
+            ..self.done
+        }
     }
 
     /// Makes commands of a request: no longer than a drive takes, and within the drive.
@@ -276,6 +295,22 @@ mod tests {
     }
 
     #[test]
+    fn one_request_can_begin_when_all_before_are_done() {
+        let mut simulation = Simulation::new(&one_by_one(), false).unwrap();
+        let mut done = Vec::new();
+        let mut arrives = 7000;
+        for round in 1..=3 {
+            for _ in 0..round {
+                simulation.push(&Request::new(Op::Read, 0, 4096, arrives), &mut |one| done.push(one));
+            }
+            let ends = simulation.settle(&mut |one| done.push(one));
+            assert_eq!((ends, done.last().unwrap().finish_ns), (arrives + 100 * round, Some(ends)));
+            arrives = ends;
+        }
+        assert_eq!((done.len(), simulation.so_far().requests), (6, 6));
+    }
+
+    #[test]
     fn a_request_is_done_with_its_last_command() {
         // 5 MiB are three commands, one after another.
         let (done, _) = simulate(&one_by_one(), &[Request::new(Op::Write, 0, 5 << 20, 7)]);
@@ -301,6 +336,7 @@ mod tests {
         // A page is read, in 10 ns; and it was not the trace that wrote it.
         assert_eq!((done[0].start_ns, done[0].finish_ns), (Some(1000), Some(1010)));
         assert_eq!((simulated.counts.host_units, simulated.counts.page_reads), (0, 1));
+        assert_eq!(simulated.activity.plane_ns, 10);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the model of a drive answers, in one program.
 
+mod activity;
 mod closed_forms;
 mod drives;
 mod kinds;
