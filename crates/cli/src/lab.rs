@@ -87,6 +87,7 @@ fn run(chosen: &[&dyn Experiment], effort: &Effort, dir: &Path) -> Result<(), Fa
     for experiment in chosen {
         let outcome = nvmed_lab::run(*experiment, effort);
         println!("{}", outcome.line());
+        outcome.advice.iter().for_each(|advice| println!("{}", advice.text()));
         if let Some(reason) = &outcome.skipped {
             eprintln!("nvmed: lab: {}: SKIPPED: {reason}", outcome.id);
         }

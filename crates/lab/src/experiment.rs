@@ -1,5 +1,6 @@
 //! What an experiment is.
 
+use crate::advice::Advice;
 use crate::cell::Cell;
 use crate::duel::Series;
 use crate::error::LabError;
@@ -98,6 +99,13 @@ pub trait Experiment: Sync {
     /// # Errors
     /// [`LabError::Missing`] when this machine cannot run it; otherwise something failed.
     fn run(&self, effort: &Effort) -> Result<Finding, LabError>;
+    /// Runs it, and says what the designer of a device can do with what was found; nothing, of most experiments.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    fn advise(&self, effort: &Effort) -> Result<(Finding, Vec<Advice>), LabError> {
+        Ok((self.run(effort)?, Vec::new()))
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! Source: the papers named in `data/published.json`; `docs/lab.md`.
 #![deny(unsafe_code)]
 
+mod advice;
 pub mod cache_policies;
 mod cell;
 pub mod cgroup;
@@ -40,6 +41,7 @@ pub mod undo;
 pub mod verify;
 pub mod ycsb;
 
+pub use advice::{Advice, Evidence, Judgement};
 pub use cell::Cell;
 pub use error::{InvalidLoad, LabError};
 pub use experiment::{Effort, Experiment, Finding, Goal};

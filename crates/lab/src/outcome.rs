@@ -1,5 +1,6 @@
 //! Results: one of each experiment, as JSON, and what misses its goal.
 
+use crate::advice::Advice;
 use crate::cell::{Cell, summary};
 use crate::duel::Series;
 use crate::error::LabError;
@@ -23,6 +24,9 @@ pub struct Outcome {
     /// The cells of a table, where the paper has one.
     #[serde(default)]
     pub cells: Vec<Cell>,
+    /// What the designer of a device can do with it.
+    #[serde(default)]
+    pub advice: Vec<Advice>,
     /// Ours over the best rival's: of the series furthest from the goal.
     pub ratio: Option<f64>,
     /// Smallest and largest ratio of a round of that series.
@@ -58,6 +62,7 @@ pub fn run(experiment: &dyn Experiment, effort: &Effort) -> Outcome {
         paper: paper(experiment.id()),
         measured: Vec::new(),
         cells: Vec::new(),
+        advice: Vec::new(),
         ratio: None,
         spread: None,
         goal,
@@ -70,8 +75,9 @@ pub fn run(experiment: &dyn Experiment, effort: &Effort) -> Outcome {
         load_average: before.is_finite().then_some(before),
         quick: effort.quick,
     };
-    match experiment.run(effort) {
-        Ok(finding) => {
+    match experiment.advise(effort) {
+        Ok((finding, advice)) => {
+            outcome.advice = advice;
             outcome.method = finding.method;
             outcome.limits = finding.limits;
             outcome.measured = finding.series;

@@ -1,9 +1,10 @@
 //! All results on one page.
 
+use crate::advice::{Advice, Evidence, Judgement};
 use crate::cell::{Cell, summary};
 use crate::duel::Series;
 use crate::outcome::{Outcome, sides};
-use nvmed_chart::{Row, document, escaped, rows, short};
+use nvmed_chart::{Row, Unit, document, escaped, rows, short, table as figures};
 use std::fmt::Write;
 
 /// A page of its own: the table paper, measured, ratio; then each experiment's charts, method and limits.
@@ -55,7 +56,9 @@ fn section(outcome: &Outcome) -> String {
             escaped(&paper.printed)
         );
     }
-    for series in &outcome.measured {
+    out += &advices(&outcome.advice);
+    // Whose series are parts of its advice has a chart there.
+    for series in outcome.measured.iter().filter(|_| outcome.advice.is_empty()) {
         out += &chart(series);
         out.push('\n');
     }
@@ -80,6 +83,83 @@ fn chart(series: &Series) -> String {
     all.extend(series.rivals.iter().map(|rival| row(rival, false)));
     let figure = |value| format!("{} {}", short(value), series.unit);
     rows(&format!("{}: median, smallest to largest round", series.label), &figure, &[], &all)
+}
+
+/// Each advice in a line, then its reasons and numbers; nothing where there is none.
+fn advices(all: &[Advice]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let mut out = "<ol>".to_owned();
+    for one in all {
+        let _ = write!(
+            out,
+            "<li><b>{}</b><br><span class=\"note\">{}: the paper's claim {}</span></li>",
+            escaped(&one.advice),
+            escaped(&one.name),
+            judged(one.judgement)
+        );
+    }
+    out += "</ol>\n";
+    for one in all {
+        let _ = write!(
+            out,
+            "<h3>{}</h3>\n<p><b>{}</b></p>\n<p>{}.</p>\n<p class=\"note\">Paper: {}. This {}. Departs: {}.</p>\n",
+            escaped(&one.name),
+            escaped(&one.advice),
+            escaped(&one.found),
+            escaped(&one.paper),
+            judged(one.judgement),
+            escaped(&one.departs)
+        );
+        one.evidence.iter().for_each(|evidence| out += &shown(evidence));
+    }
+    out
+}
+
+fn judged(judgement: Judgement) -> String {
+    let class = match judgement {
+        Judgement::Holds => "met",
+        Judgement::InPart => "open",
+        Judgement::Fails => "missed",
+    };
+    format!("<span class=\"{class}\">{}</span>", judgement.words())
+}
+
+/// Medians, and a column by row, as charts; and all figures as a table.
+fn shown(evidence: &Evidence) -> String {
+    let (first, end) = evidence.medians;
+    let name = |column: usize| evidence.columns.get(column).map_or("", String::as_str);
+    let bars: Vec<Row> =
+        (first..end).map(|column| Row::new(name(column), vec![evidence.median(column)])).collect();
+    let mut out = "<div class=\"charts\">".to_owned();
+    if !bars.is_empty() {
+        let title = format!("{}: medians of {} traces", evidence.title, evidence.rows.len());
+        out += &rows(&title, &short, &[], &bars);
+    }
+    let (column, of) = evidence.drawn;
+    let figure = |row: &[Option<f64>], column: usize| row.get(column).copied().flatten().unwrap_or(f64::NAN);
+    let bar = |(name, row): &(String, Vec<Option<f64>>)| {
+        let whole = of.map_or(1.0, |of| figure(row, of) / 100.0);
+        Row::new(name, vec![figure(row, column) / whole])
+    };
+    let bars: Vec<Row> = evidence.rows.iter().map(bar).collect();
+    out += &match of {
+        Some(of) => {
+            let title = format!("{}: {}, in percent of {}", evidence.title, name(column), name(of));
+            rows(&title, &|value| Unit::Percent.text(value), &[], &bars)
+        }
+        None => rows(&format!("{}: {}", evidence.title, name(column)), &short, &[], &bars),
+    };
+    let head: Vec<&str> =
+        std::iter::once("trace").chain(evidence.columns.iter().map(String::as_str)).collect();
+    let _ = writeln!(
+        out,
+        "</div><details><summary>{}: all figures</summary>{}</details>",
+        escaped(&evidence.title),
+        figures(&head, evidence.lines())
+    );
+    out
 }
 
 /// Cells by row and column, ours above the paper's; nothing where there are none.

@@ -3,11 +3,13 @@
 
 mod aged;
 mod hps;
+mod implications;
 mod tables;
 mod throughput;
 
 pub(super) use aged::Aged;
 pub(super) use hps::{ResponseTime, Space};
+pub(super) use implications::Implications;
 pub(super) use tables::{CharacteristicsHold, Combinations, SinglePages, TABLE_3, TABLE_4};
 pub(super) use throughput::Throughput;
 
