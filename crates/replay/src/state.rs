@@ -1,0 +1,120 @@
+//! How far a replay has come, in a file: lines `key value`, and the CRC-32C of all before in the last one.
+
+use crate::error::ReplayError;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Longest file that is taken for a state.
+const BYTES_MAX: u64 = 64 << 10;
+/// The first line.
+const HEADER: &str = "nvmed replay 1";
+/// Key of the last line.
+const CRC: &str = "crc32c";
+
+/// Which replay it is: a state of one is none of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Digest of the trace's requests ([`crate::Survey::digest`]).
+    pub trace: u64,
+    /// The device, on one line.
+    pub target: String,
+    /// What decides what is done with it, on one line.
+    pub options: String,
+    /// What is written follows from it.
+    pub seed: u64,
+}
+
+/// How far a replay has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Requests that are done, none before them being not done.
+    pub done: u64,
+    /// Legs, this one among them.
+    pub legs: u32,
+    /// When the last of them was done, in nanoseconds of the replay's time.
+    pub elapsed_ns: u64,
+}
+
+/// A value on one line.
+fn plain(text: &str) -> String {
+    text.replace(|letter: char| letter.is_control(), " ")
+}
+
+impl State {
+    /// The state of a replay in a file; none without a file.
+    ///
+    /// # Errors
+    /// The host does not let us read it, it is no state, or that of another replay.
+    pub fn load(path: &Path, identity: &Identity) -> Result<Option<Self>, ReplayError> {
+        let failed = |error| ReplayError::State { path: path.to_owned(), error };
+        let bad = |what| ReplayError::NoState { path: path.to_owned(), what };
+        let metadata = match path.metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(failed)?,
+        };
+        if !metadata.is_file() || metadata.len() > BYTES_MAX {
+            return Err(bad("it is no short file"));
+        }
+        let text = String::from_utf8(std::fs::read(path).map_err(failed)?);
+        let text = text.map_err(|_| bad("it is no text"))?;
+        let (body, crc) =
+            text.trim_end().rsplit_once('\n').ok_or_else(|| bad("its first line is another one"))?;
+        if !body.starts_with(HEADER) {
+            return Err(bad("its first line is another one"));
+        }
+        if crc != format!("{CRC} {:08x}", crc32c::crc32c(body.as_bytes())) {
+            return Err(bad("its checksum is wrong"));
+        }
+        let value = |key: &str| {
+            body.lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))
+                .ok_or_else(|| bad("a line is missing"))
+        };
+        let is = [
+            ("trace", format!("{:016x}", identity.trace), "another trace"),
+            ("target", plain(&identity.target), "another target"),
+            ("options", plain(&identity.options), "other options"),
+            ("seed", identity.seed.to_string(), "another seed"),
+        ];
+        for (key, is, what) in is {
+            if value(key)? != is {
+                return Err(ReplayError::OtherState { path: path.to_owned(), what });
+            }
+        }
+        let number = |key| value(key)?.parse::<u64>().map_err(|_| bad("a number is none"));
+        let legs = u32::try_from(number("legs")?).map_err(|_| bad("a number is none"))?;
+        Ok(Some(Self { done: number("done")?, legs, elapsed_ns: number("elapsed_ns")? }))
+    }
+
+    /// Puts it into a file, which holds this state or the one before, whatever happens meanwhile.
+    ///
+    /// # Errors
+    /// The host does not let us write it.
+    pub fn save(&self, path: &Path, identity: &Identity) -> Result<(), ReplayError> {
+        let body = format!(
+            "{HEADER}\ntrace {:016x}\ntarget {}\noptions {}\nseed {}\ndone {}\nlegs {}\nelapsed_ns {}",
+            identity.trace,
+            plain(&identity.target),
+            plain(&identity.options),
+            identity.seed,
+            self.done,
+            self.legs,
+            self.elapsed_ns
+        );
+        let text = format!("{body}\n{CRC} {:08x}\n", crc32c::crc32c(body.as_bytes()));
+        let mut name = path.as_os_str().to_owned();
+        name.push(".new");
+        let part = Path::new(&name);
+        let write = || -> io::Result<()> {
+            let mut file = File::create(part)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_data()?;
+            std::fs::rename(part, path)
+        };
+        write().map_err(|error| {
+            let _ = std::fs::remove_file(part);
+            ReplayError::State { path: path.to_owned(), error }
+        })
+    }
+}
