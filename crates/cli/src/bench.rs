@@ -7,6 +7,7 @@ use crate::failure::{Failure, Status};
 use crate::format::{held, refuse};
 use crate::location::parse_spec;
 use crate::output::Output;
+use crate::stop::{self, STOP};
 use nvmed_chart::{short, time};
 use nvmed_dice::mix;
 use nvmed_engine::EngineError;
@@ -16,11 +17,8 @@ use nvmed_lab::recorder::Recorder;
 use nvmed_lab::verify::{Verify, read_back};
 use nvmed_lab::{Job, LabError, Load, Pattern, Report, RunLength, Tick, Time, measure};
 use nvmed_stack::{DeviceSpec, Open};
-use nvmed_sys::Signals;
-use rustix::process::Signal;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Commands that a queue holds at least: the fill of a device goes through it too.
 const QUEUE_DEPTH_MIN: u16 = 32;
@@ -32,9 +30,6 @@ const LIVE_NS: u64 = 400_000_000;
 /// Why a measurement in simulated time has one thread.
 pub const ONE_THREAD: &str = "clock=virtual is simulated time, which passes for one thread";
 
-/// Set by SIGINT and SIGTERM.
-static STOP: AtomicBool = AtomicBool::new(false);
-
 /// Measures a device.
 ///
 /// # Errors
@@ -43,9 +38,7 @@ pub fn bench(arguments: &Bench) -> Result<(), Failure> {
     let name = arguments.device.to_string_lossy().into_owned();
     let spec = parse_spec(&name)?;
     let fail = |error: LabError| failure(&name, &error);
-    // Before anything starts a thread, so that no thread takes them.
-    let signals = Signals::take(&[Signal::INT.as_raw(), Signal::TERM.as_raw()])
-        .map_err(|error| Failure::new(Status::Failed, format!("bench: {error}")))?;
+    let signals = stop::take("bench")?;
     let device = open(arguments, &spec)?;
     let load = load(arguments, &device);
     protect(arguments, &spec, &device, &name)?;
@@ -59,7 +52,7 @@ pub fn bench(arguments: &Bench) -> Result<(), Failure> {
         Job::new(handle.clone(), load.share(index as u64, threads), verify.clone())
     };
     let mut jobs = handles.iter().enumerate().map(job).collect::<Result<Vec<_>, _>>().map_err(fail)?;
-    watch(signals)?;
+    stop::watch("bench", signals)?;
     let end = match arguments.count {
         Some(count) => RunLength::Count(count),
         None => RunLength::Time(arguments.time),
@@ -195,21 +188,6 @@ fn fill(handle: &Handle, load: &Load, verify: Option<&Verify>) -> Result<(), Lab
     // The same pattern; what has been written is noted of the load's own writes only.
     let verify = verify.map(|verify| Arc::new(verify.unwritten()));
     Job::new(handle.clone(), fill, verify)?.run(fill.blocks(), &Recorder::default())
-}
-
-/// Stops the measurement at a signal; a second one ends the command.
-fn watch(signals: Signals) -> Result<(), Failure> {
-    let waiting = move || {
-        for _ in 0..2 {
-            // A descriptor that cannot be read would leave a command that nothing ends.
-            let _ = signals.next();
-            if STOP.swap(true, Ordering::Relaxed) {
-                std::process::exit(130);
-            }
-        }
-    };
-    let thread = nvmed_sys::spawn_quiet("nvmed-signals", waiting);
-    thread.map(drop).map_err(|error| Failure::new(Status::Failed, format!("bench: {error}")))
 }
 
 fn describe(arguments: &Bench, load: &Load) -> String {

@@ -3,7 +3,7 @@
 use crate::arguments::{Lab, LabCommand};
 use crate::failure::{Failure, Status};
 use crate::output::Output;
-use nvmed_lab::mobile::{Replay, Replayed};
+use crate::trace::make_calls;
 use nvmed_lab::{Effort, Experiment, LabError, Outcome, check, experiments, page, read_outcomes, undo};
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,28 +23,11 @@ pub fn lab(arguments: &Lab) -> Result<ExitCode, Failure> {
                 None => run(&chosen, &Effort { quick: *quick }, out).map(|()| ExitCode::SUCCESS),
             }
         }
-        LabCommand::Replay { prepare, times, trace, dir } => replay(*prepare, *times, trace, dir),
+        LabCommand::Replay { prepare, times, trace, dir } => {
+            make_calls("lab", (*prepare, *times), trace, dir).map(|()| ExitCode::SUCCESS)
+        }
         LabCommand::Check { dir } => missed(dir),
     }
-}
-
-/// Does a trace's calls again; says nothing that differs from one file system to the other unless their answers do.
-fn replay(prepare: bool, times: u32, trace: &Path, dir: &Path) -> Result<ExitCode, Failure> {
-    let replay = Replay::load(trace).map_err(failure)?;
-    let mut directories = Replay::repetitions(dir, times);
-    if prepare {
-        directories.try_for_each(|dir| replay.prepare(&dir)).map_err(failure)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut done = Replayed::default();
-    directories.for_each(|dir| done += replay.run(&dir));
-    let mut out = Output::new();
-    out.text(&format!(
-        "{} calls, {} failed, {} bytes read, {} bytes written\n",
-        done.calls, done.failed, done.read_bytes, done.written_bytes
-    ))?;
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn failure(error: LabError) -> Failure {

@@ -32,6 +32,7 @@ mod shared;
 mod side;
 mod smart;
 mod stall;
+mod stop;
 mod top;
 mod trace;
 mod tree;

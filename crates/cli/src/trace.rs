@@ -1,8 +1,9 @@
-//! `nvmed trace`: block traces, recorded, shown, converted, analysed, synthesised, simulated and swept.
+//! `nvmed trace`: block traces, recorded, shown, converted, analysed, synthesised, simulated, swept and replayed.
 
 mod analyse;
 pub mod arguments;
 mod record;
+mod replay;
 mod simulate;
 mod sweep;
 mod synthesise;
@@ -13,7 +14,9 @@ use arguments::{Convert, Reading, Show, TraceCommand};
 use nvmed_trace::{Counts, FORMATS, Flags, MalformedLine, Options, Request, Sink, Source, TraceError, Unpaired};
 use std::path::Path;
 
-/// Lists formats; records, shows, converts, analyses, synthesises or simulates a trace.
+pub(crate) use replay::make_calls;
+
+/// Lists formats; records, shows, converts, analyses, synthesises, simulates, sweeps or replays a trace.
 ///
 /// # Errors
 /// A trace cannot be read or written.
@@ -27,6 +30,7 @@ pub fn trace(command: &TraceCommand) -> Result<(), Failure> {
         TraceCommand::Synthesise(arguments) => synthesise::run(arguments),
         TraceCommand::Simulate(arguments) => simulate::run(arguments),
         TraceCommand::Sweep(arguments) => sweep::run(arguments),
+        TraceCommand::Replay(arguments) => replay::run(arguments),
     }
 }
 

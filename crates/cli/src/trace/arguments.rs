@@ -1,10 +1,11 @@
 //! The command line of `nvmed trace`.
 
-use crate::arguments::size;
+use crate::arguments::{size, time};
 use clap::{Args, Subcommand};
 use nvmed_trace::{FORMATS, Format, Tolerance};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What the pages of help of `nvmed trace` end with.
 pub const TRACES: &str = "\
@@ -23,8 +24,24 @@ Example:
   nvmed trace synthesise --like mysql.load.gz --rate 2 -o faster.parquet
   nvmed trace simulate twitter.parquet --profile emmc --profile emmc-8ps --profile emmc-hps
   nvmed trace sweep pages.toml synth:Music synth:Booting -o pages.results --html pages.html
+  nvmed trace replay twitter.parquet 'virtual:?media=dram,size=32G' --speed 10
 
 Exit status: 0 done; 1 failed, no trace, or too many malformed lines; 2 wrong arguments.";
+
+/// What the page of help of `nvmed trace replay` ends with.
+pub const REPLAYS: &str = "\
+TARGET is what `nvmed bench` takes: virtual:…, uring:FILE or uring:/dev/…, vfio:…, vfio-user:… A trace that writes loses
+what the device holds. SIGINT ends a replay after what is under way. docs/trace.md, \"Replay\", says what is due when,
+and what is checked.
+
+Examples:
+  nvmed trace replay mysql.parquet 'virtual:?media=dram,size=4G'
+  nvmed trace replay mysql.parquet uring:/dev/nvme0n1 --destroy-data --remap scale --speed 2 -o again.parquet
+  nvmed trace replay mysql.parquet uring:/dev/nvme0n1 --destroy-data --closed 32 --verify --state mysql.state
+  nvmed trace replay --calls --prepare twitter.mobigen /mnt/a && nvmed trace replay --calls twitter.mobigen /mnt/a
+
+Exit status: 0 done; 1 failed, stopped, or no replay since requests came late; 2 wrong arguments; 3 the device is in
+use; 4 the device holds something, and --destroy-data is absent.";
 
 /// `nvmed trace`.
 #[derive(Debug, Args)]
@@ -62,6 +79,9 @@ pub enum TraceCommand {
     /// Give traces to all drives of a grid, and show which are beaten by no other one
     #[command(after_help = TRACES)]
     Sweep(Sweep),
+    /// Give a trace to a device, at its times or as fast as it goes; or make the calls of a trace again
+    #[command(after_help = REPLAYS)]
+    Replay(Replay),
 }
 
 /// How a trace is read.
@@ -236,6 +256,108 @@ pub struct Sweep {
     #[command(flatten)]
     pub reading: Reading,
 }
+
+/// `nvmed trace replay`.
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// The trace
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+    /// The device; with --calls, the directory
+    #[arg(value_name = "TARGET")]
+    pub target: OsString,
+    /// Each request is due at its arrival, whatever the device does: this is so if nothing else is said
+    #[arg(long, conflicts_with_all = ["closed", "dependent"])]
+    pub open: bool,
+    /// N requests are under way, as fast as the device goes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(conflicts_with_all = ["dependent", "speed"])]
+    pub closed: Option<u32>,
+    /// Each request is due its think time after those that had completed before it arrived
+    #[arg(long)]
+    pub dependent: bool,
+    /// So many times as fast as it was recorded
+    #[arg(long, value_name = "X", value_parser = factor)]
+    pub speed: Option<f64>,
+    /// Commands under way at most, and at most what a queue of the device holds
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..))]
+    pub depth: u16,
+    /// Requests beyond the device: refused, wrapped to its begin, or the trace is squeezed into it
+    #[arg(long, default_value = "refuse", value_parser = ["refuse", "modulo", "scale"])]
+    pub remap: String,
+    /// Bytes that are added to all offsets
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
+    pub offset: u64,
+    /// Only the requests of this device of the trace
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Only the reads
+    #[arg(long)]
+    pub reads_only: bool,
+    /// Mark what is written, and compare what is read with it
+    #[arg(long)]
+    pub verify: bool,
+    /// What is written follows from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Write all of the device once before; one in memory without a profile is filled in any case
+    #[arg(long)]
+    pub fill: bool,
+    /// Write even if the device holds something, which is lost
+    #[arg(long)]
+    pub destroy_data: bool,
+    /// How late 99 % of the requests may be; absent, the median time between arrivals, and at least 1 ms
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub late_bound: Option<Duration>,
+    /// Replay on a core of its own ahead of ordinary threads, where the host permits it
+    #[arg(long)]
+    pub realtime: bool,
+    /// Keep in FILE how far it has come, and go on there
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// A file for the requests with the device's times, which is there when it is whole
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// Format of that file
+    #[arg(long = "to", value_name = "FORMAT", default_value = "parquet", value_parser = format)]
+    pub to_format: &'static Format,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The trace has calls on files (mobigen), which are made again below the directory TARGET
+    #[arg(long, conflicts_with_all = DEVICE_OPTIONS)]
+    pub calls: bool,
+    /// With --calls: only make the files that were there before
+    #[arg(long, requires = "calls")]
+    pub prepare: bool,
+    /// With --calls: how often, each time with files of its own in TARGET/0, TARGET/1, …
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "calls")]
+    pub times: u32,
+    /// How it is read
+    #[command(flatten)]
+    pub reading: Reading,
+}
+
+/// What says nothing of calls on files.
+const DEVICE_OPTIONS: [&str; 17] = [
+    "open",
+    "closed",
+    "dependent",
+    "speed",
+    "remap",
+    "offset",
+    "device",
+    "reads_only",
+    "verify",
+    "fill",
+    "destroy_data",
+    "late_bound",
+    "realtime",
+    "state",
+    "output",
+    "json",
+    "format",
+];
 
 /// The format of a name.
 ///

@@ -25,6 +25,7 @@ mod support;
 mod top;
 mod trace;
 mod trace_record;
+mod trace_replay;
 mod trace_study;
 mod trace_sweep;
 mod worn;

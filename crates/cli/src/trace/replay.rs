@@ -1,0 +1,224 @@
+//! `nvmed trace replay`: a trace on a device, or calls on files made again.
+
+mod calls;
+mod leg;
+mod progress;
+mod result;
+
+pub(crate) use calls::make_calls;
+
+use super::arguments::Replay;
+use crate::failure::{Failure, Status};
+use crate::format::{held, refuse, refuse_read_only};
+use crate::location::parse_spec;
+use crate::stop::{self, STOP};
+use leg::{Leg, Selection};
+use nvmed_engine::Engine;
+use nvmed_io::{Device, DeviceOptions};
+use nvmed_replay::{Identity, Pacing, Remap, Replay as Replayer, ReplayError, ReplayOptions, State, Survey};
+use nvmed_stack::{DeviceSpec, DriveProfile, Medium, Open, StackError};
+use nvmed_trace::Catalogue;
+use std::os::unix::fs::FileTypeExt;
+use std::sync::Arc;
+
+/// The command, in messages.
+const COMMAND: &str = "trace replay";
+
+/// Replays a trace.
+///
+/// # Errors
+/// The trace cannot be read or the device not used, the device holds something, or what is asked for does not fit
+/// them; requests failed, came late, or read what was not written; or it was stopped.
+pub fn run(arguments: &Replay) -> Result<(), Failure> {
+    if arguments.calls {
+        let how = (arguments.prepare, arguments.times);
+        return make_calls(COMMAND, how, &arguments.trace, arguments.target.as_ref());
+    }
+    let name = arguments.target.to_string_lossy().into_owned();
+    let spec = parse_spec(&name)?;
+    check(arguments, &spec)?;
+    let signals = stop::take(COMMAND)?;
+    let surveyed = Surveyed::of(arguments)?;
+    let engine = open(arguments, &spec, &name)?;
+    let identity = identity(arguments, &spec, &surveyed.survey, &*engine);
+    let state = arguments.state.as_ref().map(|path| State::load(path, &identity));
+    let state = state.transpose().map_err(|error| failure(&name, &error))?.flatten().unwrap_or_default();
+    if state.done >= surveyed.survey.requests {
+        let what = "the state says that all requests are done; remove it to begin anew";
+        return Err(Failure::new(Status::Failed, format!("{COMMAND}: {what}")));
+    }
+    if state.done == 0 {
+        protect(arguments, &spec, &surveyed.survey, (&engine, &name))?;
+    }
+    let options = options(arguments, &state);
+    let mut replayer =
+        Replayer::new(&engine, &surveyed.survey, options).map_err(|error| failure(&name, &error))?;
+    stop::watch(COMMAND, signals)?;
+    if state.done == 0 && (arguments.fill || is_filled(&spec) && surveyed.survey.reads > 0) {
+        replayer.fill(&STOP).map_err(|error| failure(&name, &error))?;
+    }
+    let leg = Leg { arguments, surveyed: &surveyed, identity: &identity, state };
+    let ended = leg.run(replayer)?;
+    result::tell(arguments, &surveyed, (&spec, &name), state.done, &ended)
+}
+
+/// A trace that was read once.
+pub(crate) struct Surveyed {
+    pub survey: Survey,
+    /// The names in all of it.
+    pub names: Catalogue,
+}
+
+impl Surveyed {
+    fn of(arguments: &Replay) -> Result<Self, Failure> {
+        let (mut source, selection) =
+            (super::open(&arguments.trace, &arguments.reading)?, Selection::of(arguments));
+        let mut survey = Survey::default();
+        let mut devices = std::collections::HashSet::new();
+        while let Some(request) = source.next().map_err(super::failure)? {
+            if selection.has(&request, source.names()) {
+                survey.push(&request);
+                devices.insert(request.device);
+            }
+        }
+        super::report(&arguments.trace, &source);
+        let path = arguments.trace.display();
+        let names = source.names().clone();
+        if survey.requests == 0 {
+            return Err(Failure::new(Status::Failed, nothing(arguments, &names)));
+        }
+        if devices.len() > 1 {
+            let count = devices.len();
+            eprintln!("nvmed: {path}: its {count} devices become one; --device NAME takes one of them");
+        }
+        Ok(Self { survey, names })
+    }
+}
+
+/// Why no request of a trace is chosen.
+fn nothing(arguments: &Replay, names: &Catalogue) -> String {
+    /// So many names are told.
+    const TOLD: usize = 10;
+    let path = arguments.trace.display();
+    let count = names.devices.count();
+    let all: Vec<String> =
+        (1..count.min(TOLD + 1)).map(|number| super::plain(names.devices.name(number as u32))).collect();
+    match &arguments.device {
+        Some(device) if !all.contains(device) => {
+            let more = if count > TOLD + 1 { ", …" } else { "" };
+            format!("{path}: no request is of device {device}; there are: {}{more}", all.join(", "))
+        }
+        _ => format!("{path}: there is no read in it, so that --reads-only leaves nothing"),
+    }
+}
+
+/// What cannot work, before anything is opened.
+fn check(arguments: &Replay, spec: &DeviceSpec) -> Result<(), Failure> {
+    let usage = |what: &str| Err(Failure::usage(format!("{COMMAND}: {what}")));
+    if arguments.trace.metadata().is_ok_and(|file| file.file_type().is_fifo()) {
+        return usage("the trace is read twice, which a pipe does not allow; write it into a file");
+    }
+    if arguments.state.is_some() && !spec.is_lasting() {
+        return usage("what is in this device ends with the command, so that --state could not go on there");
+    }
+    if arguments.realtime && nvmed_lab::machine::cores() < 2 {
+        return usage("--realtime would keep the only processor from everything else");
+    }
+    let same = |path: &std::path::PathBuf| {
+        path.canonicalize().is_ok_and(|path| arguments.trace.canonicalize().is_ok_and(|trace| trace == path))
+    };
+    if [&arguments.output, &arguments.state].into_iter().flatten().any(same) {
+        return usage("the trace would be overwritten; name another file");
+    }
+    Ok(())
+}
+
+fn open(arguments: &Replay, spec: &DeviceSpec, name: &str) -> Result<Arc<dyn Engine>, Failure> {
+    let opened = nvmed_stack::open_engine(spec, Open::Existing { locked_by_run: false });
+    opened.map_err(|error| {
+        let is_profile = matches!(error, StackError::Media { .. }) && DriveProfile::named(name).is_ok();
+        if is_profile && !std::path::Path::new(name).exists() {
+            let trace = arguments.trace.display();
+            return Failure::usage(format!(
+                "{COMMAND}: {name} is a profile, no device: nvmed trace simulate {trace} --profile {name}, or replay \
+                 on 'virtual:?media=dram,size=SIZE,profile={name}'"
+            ));
+        }
+        error.into()
+    })
+}
+
+/// A device that holds something is not written by a slip; one that takes no writes is not asked to.
+fn protect(
+    arguments: &Replay,
+    spec: &DeviceSpec,
+    survey: &Survey,
+    (engine, name): (&Arc<dyn Engine>, &str),
+) -> Result<(), Failure> {
+    if !survey.changes_data() && !arguments.fill || !spec.is_lasting() {
+        return Ok(());
+    }
+    let look = DeviceOptions { queues: 1, depth: 1 };
+    let device = Device::open(Arc::clone(engine), look).map_err(|error| failure(name, &error.into()))?;
+    refuse_read_only(COMMAND, name, &device)?;
+    match held(&device, name)?.filter(|_| !arguments.destroy_data) {
+        Some(what) => Err(refuse(COMMAND, name, what, "--destroy-data")),
+        None => Ok(()),
+    }
+}
+
+/// Memory of this process that nothing was written into yet is not there: the first touch of it is slow. A drive with a
+/// profile is left as new as it is.
+fn is_filled(spec: &DeviceSpec) -> bool {
+    let DeviceSpec::Virtual(spec) = spec else { return false };
+    spec.medium == Medium::Dram && spec.behaviour.profile.is_none()
+}
+
+fn options(arguments: &Replay, state: &State) -> ReplayOptions {
+    ReplayOptions {
+        pacing: pacing(arguments),
+        speed: arguments.speed.unwrap_or(1.0),
+        depth: arguments.depth,
+        remap: match arguments.remap.as_str() {
+            "modulo" => Remap::Modulo,
+            "scale" => Remap::Scale,
+            _ => Remap::Refuse,
+        },
+        shift_bytes: arguments.offset,
+        verify: arguments.verify,
+        seed: arguments.seed,
+        done: state.done,
+        legs: state.legs,
+        elapsed_ns: state.elapsed_ns,
+    }
+}
+
+fn pacing(arguments: &Replay) -> Pacing {
+    match arguments.closed {
+        Some(most) => Pacing::Closed(most),
+        None if arguments.dependent => Pacing::Dependent,
+        None => Pacing::Open,
+    }
+}
+
+/// What a state must agree with: everything that decides which bytes are written where, and when.
+fn identity(arguments: &Replay, spec: &DeviceSpec, survey: &Survey, engine: &dyn Engine) -> Identity {
+    let geometry = engine.geometry();
+    let Replay { remap, offset, device, reads_only, verify, fill, .. } = arguments;
+    let speed = arguments.speed.unwrap_or(1.0);
+    Identity {
+        trace: survey.digest(),
+        target: format!("{spec}, serial number {}, {} bytes", geometry.serial, geometry.bytes()),
+        options: format!(
+            "{:?} speed {speed} remap {remap} offset {offset} device {device:?} reads only {reads_only} \
+             verify {verify} fill {fill} output {:?}",
+            pacing(arguments),
+            arguments.output
+        ),
+        seed: arguments.seed,
+    }
+}
+
+pub(crate) fn failure(name: &str, error: &ReplayError) -> Failure {
+    Failure::new(Status::Failed, format!("{COMMAND}: {name}: {error}"))
+}
