@@ -20,6 +20,7 @@ pub mod ours;
 pub mod pair;
 pub mod policy;
 pub mod programs;
+pub mod replay;
 pub mod requests;
 pub mod row;
 pub mod shared;

@@ -4,7 +4,7 @@
 use nvmed_bench::row::Row;
 use nvmed_bench::{
     driver, everyday, files, flash, instructions, kept, kv, mounting, mqsim, names, pair, policy, programs,
-    requests, shared, sqlite, steps, sweep, trace,
+    replay, requests, shared, sqlite, steps, sweep, trace,
 };
 use nvmed_lab::{machine::machine, undo};
 use std::path::Path;
@@ -98,6 +98,7 @@ const GROUPS: &[Group] = &[
     Group { names: &trace::SIMULATE, measure: Whole(trace::simulate) },
     Group { names: &[trace::MEMORY], measure: Part(trace::memory) },
     Group { names: &[sweep::NAME], measure: Whole(sweep::measure) },
+    Group { names: &replay::NAMES, measure: Whole(replay::measure) },
     Group { names: &["wrapper.start"], measure: Whole(files::start) },
     Group { names: &["shared.pread_1m", "shared.pread_1g"], measure: Whole(shared::pread) },
     Group {
