@@ -11,7 +11,9 @@ mod synthesise;
 use crate::failure::{Failure, Status};
 use crate::output::Output;
 use arguments::{Convert, Reading, Show, TraceCommand};
-use nvmed_trace::{Counts, FORMATS, Flags, MalformedLine, Options, Request, Sink, Source, TraceError, Unpaired};
+use nvmed_trace::{
+    Counts, FORMATS, Flags, MalformedLine, Options, Request, Sink, Source, TraceError, Unpaired,
+};
 use std::path::Path;
 
 pub(crate) use replay::make_calls;

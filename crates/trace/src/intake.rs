@@ -107,7 +107,14 @@ struct Window {
 
 impl Default for Window {
     fn default() -> Self {
-        Self { held: Vec::new(), ready: 0, given: 0, is_sorted: true, is_complete: false, last_ns: Vec::new() }
+        Self {
+            held: Vec::new(),
+            ready: 0,
+            given: 0,
+            is_sorted: true,
+            is_complete: false,
+            last_ns: Vec::new(),
+        }
     }
 }
 
