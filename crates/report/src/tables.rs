@@ -69,6 +69,10 @@ fn remarks(traces: &[Traced<'_>]) -> String {
         if trace.summary.out_of_order > 0 {
             said.push(format!("{} requests came after a later one", trace.summary.out_of_order));
         }
+        let others = trace.summary.of_other_processes();
+        if others > 0 {
+            said.push(format!("{others} requests are of processes beyond the first 4,095"));
+        }
         if trace.summary.left_out > 0 {
             said.push(format!(
                 "{} requests of devices beyond the bound are left out",

@@ -16,7 +16,7 @@ pub(crate) use classes::{SIZES, size_class};
 pub use reuse::{HitRatio, ReuseDistances};
 pub use working::{WindowSet, WorkingSet};
 
-use crate::summary::Part;
+use crate::summary::{OTHERS, Part};
 use crate::{Op, Request, Summary};
 use bursts::Bursts;
 use reuse::Reuse;
@@ -26,7 +26,7 @@ use working::Working;
 
 /// Devices that are analysed: each takes some 10 KiB, and more where it is touched.
 const DEVICES_MAX: usize = 1 << 16;
-/// Processes that are analysed: each takes 4 KiB.
+/// Processes that are analysed each by itself, the one that is not told among them: each takes 4 KiB.
 const PROCESSES_MAX: usize = 1 << 12;
 
 /// An analysis that goes on. Its memory does not grow with the number of requests, but with the places that they touch,
@@ -35,6 +35,8 @@ const PROCESSES_MAX: usize = 1 << 12;
 pub struct Analysis {
     devices: Vec<Option<Box<Device>>>,
     processes: Vec<Option<Box<Tally>>>,
+    /// All processes beyond those.
+    other_processes: Option<Box<Tally>>,
     starts_room: starts::Room,
     working_room: working::Room,
     reuse: Option<Reuse>,
@@ -79,7 +81,7 @@ impl Analysis {
         }
         let process = match request.process as usize {
             0 => None,
-            process if process >= PROCESSES_MAX => None,
+            process if process >= PROCESSES_MAX => Some(self.other_processes.get_or_insert_default()),
             process => Some(slot(&mut self.processes, process).get_or_insert_default()),
         };
         if matches!(request.op, Op::Discard | Op::Flush) {
@@ -117,10 +119,16 @@ impl Analysis {
         }
         let processes = self.processes.into_iter().enumerate();
         let processes = processes.filter_map(|(number, tally)| Some(Part::of(number as u32, &*tally?, 0.0)));
+        let others = self.other_processes.map(|tally| Part::of(OTHERS, &tally, 0.0));
+        // What is found of devices only is, of one, found of all.
+        let all = match devices.as_slice() {
+            [only] => Part { number: 0, ..Part::clone(only) },
+            _ => Part::of(0, &all, unsure_error),
+        };
         Summary {
-            all: Part::of(0, &all, unsure_error),
+            all,
             devices,
-            processes: processes.collect(),
+            processes: processes.chain(others).collect(),
             reuse: self.reuse.map(Reuse::finish),
             out_of_order: self.out_of_order,
             left_out: self.left_out,

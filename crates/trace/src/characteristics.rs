@@ -78,9 +78,12 @@ pub struct Characteristic {
 }
 
 impl Characteristic {
-    /// The six, judged by a set of rows.
+    /// The six, judged by a set of rows. One without reads and writes is none of which anything could be said.
     #[must_use]
     pub fn all(rows: &[Row]) -> Vec<Self> {
+        let has_requests = |row: &&Row| row.get(Cell::Requests) != Some(0.0);
+        let rows: Vec<Row> = rows.iter().filter(has_requests).cloned().collect();
+        let rows = rows.as_slice();
         vec![writes(rows), small(rows), no_wait(rows), low_power(rows), locality(rows), gaps(rows)]
     }
 
@@ -339,6 +342,21 @@ mod tests {
             row.set(Cell::Response, Some(0.7));
         }
         assert_eq!(verdicts(&rows)[3], Verdict::Fails);
+    }
+
+    #[test]
+    fn a_trace_of_discards_alone_is_not_judged() {
+        let mut analysis = crate::Analysis::default();
+        for number in 0..4 {
+            let discard =
+                crate::Request::new(crate::Op::Discard, number << 20, 1 << 20, number * 1_000_000_000);
+            analysis.push(&discard);
+        }
+        let row = analysis.finish().all.row;
+        assert_eq!(verdicts(std::slice::from_ref(&row)), [Verdict::NotTold; 6]);
+        // Nor does it take away from what others say.
+        let beside: Vec<Row> = applications().into_iter().chain([row]).collect();
+        assert_eq!(Characteristic::all(&beside), Characteristic::all(&applications()));
     }
 
     #[test]

@@ -37,5 +37,5 @@ pub use sink::Sink;
 pub use source::{Options, Source, TraceError, text_of_calls};
 pub use summary::{Interference, Part, SizeClass, Summary, TimeClass, Waiting};
 pub use synth::{Model, SynthError, Synthesis};
-pub use table::{characteristics, remarks, table};
+pub use table::{characteristics, remarks, shown, table, verdicts};
 pub use timeline::{OffsetMap, Rate, Timeline};

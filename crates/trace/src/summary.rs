@@ -1,17 +1,22 @@
 //! What a trace is like.
 
 use crate::analysis::{Burstiness, ReuseDistances, WorkingSet};
-use crate::{Names, Row};
+use crate::{Cell, Names, Row};
 use serde::Serialize;
+
+/// The number of all processes that are not analysed each by itself.
+pub(crate) const OTHERS: u32 = u32::MAX;
 
 /// What an analysis found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// All devices together: what needs the requests before it (locality, waiting, gaps) is by device all the same.
+    /// All devices together: what needs the requests before it (locality, waiting, gaps) is by device all the same, and
+    /// what is of devices only is told if there is one.
     pub all: Part,
     /// By device, of those that have requests.
     pub devices: Vec<Part>,
-    /// By process, of those that the trace names.
+    /// By process, of those that the trace names. Those beyond the first 4,095 are together in the last one, which is
+    /// called `other processes`.
     pub processes: Vec<Part>,
     /// Distances of reuse, if they were asked for.
     pub reuse: Option<ReuseDistances>,
@@ -142,6 +147,13 @@ pub struct Interference {
 }
 
 impl Summary {
+    /// Reads and writes of processes that are not analysed each by itself.
+    #[must_use]
+    pub fn of_other_processes(&self) -> u64 {
+        let others = self.processes.iter().filter(|part| part.number == OTHERS);
+        others.map(|part| part.row.get(Cell::Requests).unwrap_or(0.0) as u64).sum()
+    }
+
     /// Gives the trace, its devices and its processes their names.
     #[must_use]
     pub fn named(mut self, trace: &str, devices: &Names, processes: &Names) -> Self {
@@ -150,9 +162,11 @@ impl Summary {
             [(&mut self.devices, devices, "device"), (&mut self.processes, processes, "process")]
         {
             for part in parts {
-                let name = names.name(part.number);
-                part.row.name =
-                    if name.is_empty() { format!("{what} {}", part.number) } else { name.to_owned() };
+                part.row.name = match names.name(part.number) {
+                    _ if part.number == OTHERS => format!("other {what}es"),
+                    "" => format!("{what} {}", part.number),
+                    name => name.to_owned(),
+                };
             }
         }
         self

@@ -40,6 +40,19 @@ pub fn table(parts: &[&Part]) -> String {
     text
 }
 
+/// A text that a stranger may have written (a name of a device, a process or a file), for a terminal: nothing of it
+/// moves the cursor or changes a colour. A name that is empty is a dash.
+#[must_use]
+pub fn shown(text: &str) -> String {
+    let text: String = text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+/// Some of them.
+fn all_shown(texts: &[String]) -> String {
+    texts.iter().map(|text| shown(text)).collect::<Vec<_>>().join(", ")
+}
+
 /// The number of characters, as it takes place on a screen.
 fn width(text: &str) -> usize {
     text.chars().count()
@@ -70,7 +83,7 @@ fn lines(parts: &[&Part]) -> Vec<(String, Vec<String>)> {
         line(format!("write MiB/s ≤ {} KiB", 4 << class), &|part| part.sizes[class].write_mib_per_s);
     }
     more(&mut line);
-    let names = parts.iter().map(|part| part.row.name.clone()).collect();
+    let names = parts.iter().map(|part| shown(&part.row.name)).collect();
     lines.insert(0, (String::new(), names));
     lines
 }
@@ -93,8 +106,8 @@ fn more(line: &mut dyn FnMut(String, Value<'_>)) {
     }
     line("touched KiB".to_owned(), &|part| Some(part.working_set.as_ref()?.distinct_kib as f64));
     line("  not counted KiB".to_owned(), &|part| count(part.working_set.as_ref()?.not_counted_kib));
-    for (at, window) in ["hour", "minute"].into_iter().enumerate() {
-        line(format!("  KiB in a {window}"), &|part| {
+    for (at, window) in ["an hour", "a minute"].into_iter().enumerate() {
+        line(format!("  KiB in {window}"), &|part| {
             Some(part.working_set.as_ref()?.windows.get(at)?.mean_kib)
         });
         line("  at most".to_owned(), &|part| {
@@ -163,10 +176,22 @@ pub fn remarks(summary: &Summary) -> String {
     if summary.out_of_order > 0 {
         let _ = writeln!(text, "{} requests are earlier than one before them", summary.out_of_order);
     }
+    let others = summary.of_other_processes();
+    if others > 0 {
+        let _ = writeln!(text, "{others} requests are of processes beyond the first 4,095: other processes");
+    }
     if summary.left_out > 0 {
         let _ = writeln!(text, "{} requests of more than 65,536 devices are left out", summary.left_out);
     }
     text
+}
+
+/// The verdicts alone, in a line.
+#[must_use]
+pub fn verdicts(all: &[Characteristic]) -> String {
+    let said = |one: &Characteristic| format!("{} {}", one.number, one.verdict.words());
+    let said = all.iter().map(said).collect::<Vec<_>>().join("; ");
+    format!("The six characteristics of smartphone applications (IISWC'15): {said}\n")
 }
 
 /// The characteristics, with what is behind each verdict.
@@ -185,13 +210,13 @@ pub fn characteristics(all: &[Characteristic]) -> String {
             let _ = write!(text, ": {}", claim.verdict.words());
             for (what, names) in [("; not", &claim.exceptions), ("; at the limit", &claim.at_limit)] {
                 if !names.is_empty() {
-                    let _ = write!(text, "{what} {}", names.join(", "));
+                    let _ = write!(text, "{what} {}", all_shown(names));
                 }
             }
             text.push('\n');
         }
         for remark in &characteristic.remarks {
-            let _ = writeln!(text, "  {remark}");
+            let _ = writeln!(text, "  {}", shown(remark));
         }
     }
     text
@@ -226,6 +251,18 @@ mod tests {
         assert!(!text.contains("service") && !text.contains("mean read"), "{text}");
         let seven = [&small.all; 7];
         assert_eq!(table(&seven).lines().filter(|line| line.starts_with("data KiB")).count(), 2);
+    }
+
+    #[test]
+    fn names_of_strangers_do_not_reach_a_terminal_as_they_are() {
+        let mut analysis = Analysis::default();
+        (0..3).for_each(|at| analysis.push(&Request::new(Op::Write, at * 65_536, 4096, at * 1_500_000)));
+        let mut summary = analysis.finish();
+        summary.all.row.name = "a\x1b[2J\nb".to_owned();
+        let all = Characteristic::all(std::slice::from_ref(&summary.all.row));
+        for text in [table(&[&summary.all]), characteristics(&all)] {
+            assert!(!text.contains('\x1b') && text.contains("a?[2J?b"), "{text:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod made_up;
 mod markup;
 
 use nvmed_report::{Swept, SweptTrace, Traced, report, sweep};
-use nvmed_trace::Analysis;
+use nvmed_trace::{Analysis, Op, Request, Timeline};
 
 #[test]
 fn the_page_is_whole_and_needs_nothing_else() {
@@ -59,6 +59,29 @@ fn what_a_trace_does_not_tell_is_not_shown() {
     let empty = report(&[Traced { summary: &nothing, timeline: None }]);
     assert_eq!(markup::faults(&empty), Vec::<String>::new());
     assert_eq!(markup::faults(&report(&[])), Vec::<String>::new());
+}
+
+#[test]
+fn no_figure_of_a_page_is_infinite_or_none() {
+    // Requests of no extent in time, and none that reads or writes.
+    let discard = |number: u64| Request::new(Op::Discard, number << 20, 1 << 20, number * 1_000_000_000);
+    let at_once = |number: u64| Request::new(Op::Read, number << 20, 4096, 7);
+    for request in [&discard as &dyn Fn(u64) -> Request, &at_once] {
+        for count in [1, 4] {
+            let (mut analysis, mut timeline) = (Analysis::default().with_reuse(), Timeline::default());
+            for request in (0..count).map(request) {
+                analysis.push(&request);
+                timeline.push(&request);
+            }
+            let summary = analysis.finish();
+            let page = report(&[Traced { summary: &summary, timeline: Some(&timeline) }]);
+            let body =
+                page.split("<h1").nth(1).unwrap_or_default().split("<script").next().unwrap_or_default();
+            let words = body.split(|letter: char| !letter.is_alphanumeric());
+            let odd: Vec<&str> = words.filter(|word| ["inf", "NaN"].contains(word)).collect();
+            assert!(odd.is_empty() && body.contains("</table>"), "{odd:?} on the page of {:?}", request(0));
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! One small trace whose every number was found by hand.
 
+use crate::scratch::{Scratch, read};
 use nvmed_trace::{Analysis, Cell, Names, Op, Part, Request, Summary, TimeClass};
 
 const KIB: u64 = 1024;
@@ -121,6 +122,101 @@ fn what_the_paper_does_not_have_is_the_one_by_hand() {
     let hits: Vec<(u64, f64)> = reuse.hits.iter().map(|at| (at.cache_kib, at.hit_pct)).collect();
     assert_eq!(hits, [(4, 0.0), (8, 0.0), (16, 40.0)]);
     assert!(near(reuse.first_pct, 60.0));
+}
+
+/// Fourteen requests of one device as BIOtracer writes them: first sector, sectors, bytes, flags (1 a write, 4 it did
+/// not wait), arrival, fetched, start, finish. The second and the last but one have a sector more, for a header.
+const RECORDED: &str = "\
+0\t8\t4096\t5\t1000.000\t1000.000\t1000.000\t1000.001
+8\t17\t8704\t5\t1000.002\t1000.002\t1000.002\t1000.004
+24\t8\t4096\t4\t1000.005\t1000.005\t1000.005\t1000.006
+0\t8\t4096\t5\t1000.010\t1000.010\t1000.010\t1000.012
+1000\t64\t32768\t1\t1000.011\t1000.012\t1000.012\t1000.020
+1064\t64\t32768\t1\t1000.012\t1000.020\t1000.020\t1000.026
+24\t8\t4096\t4\t1000.030\t1000.030\t1000.030\t1000.031
+0\t8\t4096\t5\t1000.060\t1000.060\t1000.060\t1000.064
+2000\t256\t131072\t4\t1000.080\t1000.080\t1000.080\t1000.090
+2256\t256\t131072\t0\t1000.085\t1000.090\t1000.090\t1000.100
+2000\t8\t4096\t5\t1000.100\t1000.100\t1000.100\t1000.101
+1000\t8\t4096\t5\t1000.140\t1000.140\t1000.140\t1000.143
+1008\t9\t4608\t5\t1000.145\t1000.145\t1000.145\t1000.147
+8\t8\t4096\t1\t1000.146\t1000.147\t1000.147\t1000.150
+";
+
+#[test]
+fn tables_iii_and_iv_are_those_by_hand() {
+    let cells = [
+        // 4 + 8 + 4 + 4 + 32 + 32 + 4 + 4 + 128 + 128 + 4 + 4 + 4 + 4 KiB.
+        (Cell::Data, 364.0),
+        (Cell::Requests, 14.0),
+        (Cell::Max, 128.0),
+        (Cell::Mean, 364.0 / 14.0),
+        // Requests 3, 7, 9 and 10: 4 + 4 + 128 + 128.
+        (Cell::MeanRead, 264.0 / 4.0),
+        (Cell::MeanWrite, 100.0 / 10.0),
+        (Cell::WriteRequests, 100.0 * 10.0 / 14.0),
+        (Cell::WriteBytes, 100.0 * 100.0 / 364.0),
+        // From 1000.000 to 1000.150.
+        (Cell::Duration, 0.150),
+        (Cell::Arrival, 14.0 / 0.150),
+        (Cell::Access, 364.0 / 0.150),
+        // 5, 6, 10 and 14 arrive before the one before them has finished; 11 when 10 does.
+        (Cell::NoWait, 100.0 * 10.0 / 14.0),
+        // 1 + 2 + 1 + 2 + 8 + 6 + 1 + 4 + 10 + 10 + 1 + 3 + 2 + 3 ms.
+        (Cell::Service, 54.0 / 14.0),
+        // 5 waits for 1 ms, 6 for 8, 10 for 5, 14 for 1.
+        (Cell::Response, (54.0 + 15.0) / 14.0),
+        // 2 (at 8, behind 0 + 8), 3 (at 24, behind 8 + 16: the header is none of the data), 6, 10 and 13.
+        (Cell::Spatial, 100.0 * 5.0 / 14.0),
+        // 4 and 8 (at 0), 7 (24), 11 (2000), 12 (1000), 14 (8).
+        (Cell::Temporal, 100.0 * 6.0 / 14.0),
+        // 1, 3, 4, 7, 8, 11, 12, 13 (without its header) and 14.
+        (Cell::SinglePage, 100.0 * 9.0 / 14.0),
+        // Of 2, 3, 5, 1, 1, 18, 30, 20, 5, 15, 40, 5 and 1 ms.
+        (Cell::LongGaps, 100.0 * 4.0 / 13.0),
+    ];
+    let scratch = Scratch::new();
+    let (source, found) = read(&scratch.file("t", RECORDED));
+    assert_eq!((source.format().name(), source.counts().malformed), ("biotracer", 0));
+    let mut analysis = Analysis::default();
+    found.iter().for_each(|request| analysis.push(request));
+    let row = analysis.finish().all.row;
+    for cell in Cell::ALL {
+        let wanted = cells.iter().find(|(wanted, _)| *wanted == cell).map(|(_, value)| *value);
+        let wanted = wanted.expect("each cell has a value by hand");
+        assert!(
+            row.get(cell).is_some_and(|found| near(found, wanted)),
+            "{cell:?}: {:?}, not {wanted}",
+            row.get(cell)
+        );
+    }
+    // What the recorder says of waiting is what the times say.
+    assert_eq!(found.iter().filter(|request| request.waited == Some(true)).count(), 4);
+}
+
+#[test]
+fn processes_beyond_the_bound_are_together() {
+    let mut analysis = Analysis::default();
+    for process in 1..=5000 {
+        analysis.push(&Request { process, ..Request::new(Op::Read, 0, 4096, u64::from(process)) });
+    }
+    let mut processes = Names::default();
+    (1..=5000).for_each(|number| assert_eq!(processes.number(&format!("p{number}")), Some(number)));
+    let summary = analysis.finish().named("t", &Names::default(), &processes);
+    let last = summary.processes.last().expect("there are some");
+    assert_eq!((last.row.name.as_str(), last.row.get(Cell::Requests)), ("other processes", Some(905.0)));
+    assert_eq!((summary.processes.len(), summary.of_other_processes()), (4096, 905));
+    let sum: f64 = summary.processes.iter().filter_map(|part| part.row.get(Cell::Requests)).sum();
+    assert_eq!(sum, 5000.0);
+    let remarks = nvmed_trace::remarks(&summary);
+    assert!(remarks.contains("905 requests are of processes beyond the first 4,095"), "{remarks}");
+}
+
+#[test]
+fn what_is_found_of_one_device_is_found_of_all() {
+    let summary = summary();
+    assert_eq!(summary.all.burstiness.len(), summary.devices[0].burstiness.len());
+    assert!(!summary.all.burstiness.is_empty() && summary.all.working_set.is_some());
 }
 
 #[test]
