@@ -78,7 +78,7 @@ impl Scratch {
         let format = Format::named(format).ok_or("there is no such format")?;
         let mut sink = Sink::create(&self.0, format).map_err(text)?;
         requests.iter().try_for_each(|request| sink.write(request, names)).map_err(text)?;
-        match sink.finish(names).map_err(text)? {
+        match sink.finish(names).map_err(text)?.left_out {
             0 => Ok(self),
             left_out => Err(format!("{left_out} requests could not be written")),
         }

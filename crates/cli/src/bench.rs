@@ -17,6 +17,7 @@ use nvmed_lab::recorder::Recorder;
 use nvmed_lab::verify::{Verify, read_back};
 use nvmed_lab::{Job, LabError, Load, Pattern, Report, RunLength, Tick, Time, measure};
 use nvmed_stack::{DeviceSpec, Open};
+use nvmed_trace::OutputFile;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
@@ -248,7 +249,7 @@ impl Live {
 
 fn tell(arguments: &Bench, report: &Report) -> Result<(), Failure> {
     if let Some(path) = &arguments.html {
-        std::fs::write(path, report.html())
+        OutputFile::write(path, report.html().as_bytes())
             .map_err(|error| Failure::new(Status::Failed, format!("bench: {}: {error}", path.display())))?;
     }
     let mut out = Output::new();

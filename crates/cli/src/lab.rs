@@ -5,6 +5,7 @@ use crate::failure::{Failure, Status};
 use crate::output::Output;
 use crate::trace::make_calls;
 use nvmed_lab::{Effort, Experiment, LabError, Outcome, check, experiments, page, read_outcomes, undo};
+use nvmed_trace::OutputFile;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -80,7 +81,8 @@ fn run(chosen: &[&dyn Experiment], effort: &Effort, dir: &Path) -> Result<(), Fa
     // The page shows all that lies there, also of earlier runs.
     let all = read_outcomes(dir).map_err(failure)?;
     let path = dir.join("index.html");
-    std::fs::write(&path, page(&all)).map_err(|error| failure(LabError::program(path.display(), &error)))?;
+    OutputFile::write(&path, page(&all).as_bytes())
+        .map_err(|error| failure(LabError::program(path.display(), &error)))?;
     println!("results in {}", path.display());
     Ok(())
 }

@@ -12,7 +12,8 @@ use crate::failure::{Failure, Status};
 use crate::output::Output;
 use arguments::{Convert, Reading, Show, TraceCommand};
 use nvmed_trace::{
-    Counts, FORMATS, Flags, MalformedLine, Options, Request, Sink, Source, TraceError, Unpaired,
+    Counts, FORMATS, Flags, Format, MalformedLine, Options, OutputFile, Request, Sink, Source, TraceError,
+    Unpaired, Written, shown,
 };
 use std::path::Path;
 
@@ -38,12 +39,18 @@ pub fn trace(command: &TraceCommand) -> Result<(), Failure> {
 
 fn failure(error: TraceError) -> Failure {
     let status = if matches!(error, TraceError::OnlyRead(_)) { Status::Usage } else { Status::Failed };
-    Failure::new(status, error.to_string())
+    Failure::new(status, shown(&error.to_string()))
 }
 
 fn open(path: &Path, reading: &Reading) -> Result<Source, Failure> {
     let options = Options { format: reading.format, tolerance: reading.malformed.unwrap_or_default() };
-    Source::open(path, &options).map_err(failure)
+    let source = Source::open(place(path), &options).map_err(failure)?;
+    Ok(source.selecting(&reading.selection()))
+}
+
+/// Where a file is: `-` is standard input.
+fn place(path: &Path) -> &Path {
+    if path == Path::new("-") { Path::new("/dev/stdin") } else { path }
 }
 
 fn formats() -> Result<(), Failure> {
@@ -61,38 +68,57 @@ fn formats() -> Result<(), Failure> {
 fn show(arguments: &Show) -> Result<(), Failure> {
     let mut source = open(&arguments.file, &arguments.reading)?;
     let mut out = Output::new();
-    out.text("arrival_s\tstart_us\tfinish_us\top\toffset\tbytes\tdevice\tprocess\tflags\n")?;
-    let (mut first_ns, mut last_ns) = (u64::MAX, 0);
+    out.text("arrival_s\twait_us\tresponse_us\top\toffset\tbytes\tdevice\tprocess\tflags\n")?;
+    let (mut first_ns, mut last_ns, mut rows) = (u64::MAX, 0, 0);
+    let mut has_more = false;
     while let Some(request) = source.next().map_err(failure)? {
-        if source.counts().requests <= arguments.rows {
-            out.text(&row(&request, &source))?;
+        if rows == arguments.rows {
+            has_more = true;
+            break;
         }
+        rows += 1;
+        out.text(&row(&request, &source))?;
         first_ns = first_ns.min(request.arrival_ns);
         last_ns = last_ns.max(request.finish_ns.unwrap_or(request.arrival_ns));
     }
-    let counts = source.counts();
-    let duration_s = last_ns.saturating_sub(first_ns) as f64 / 1e9;
-    out.text(&format!(
-        "{}: {}: {} in {duration_s:.3} s, {}, {}\n",
-        arguments.file.display(),
-        source.format().name(),
-        counted(counts.requests, "request"),
-        // One that has no name is one.
-        counted((source.names().devices.count() as u64 - 1).max(1), "device"),
-        counted(source.names().processes.count() as u64 - 1, "named process"),
-    ))?;
+    let what = if has_more {
+        match rows {
+            1 => "the first request; there are more".to_owned(),
+            _ => format!("the first {rows} requests; there are more"),
+        }
+    } else {
+        whole(&source, rows, last_ns.saturating_sub(first_ns))
+    };
+    let path = shown(&arguments.file.display().to_string());
+    out.text(&format!("{path}: {}: {what}\n", source.format().name()))?;
     out.finish()?;
     report(&arguments.file, &source);
     Ok(())
 }
 
-/// A request as a line: start and finish from its arrival on.
+/// What there is of a trace that was read to its end.
+fn whole(source: &Source, requests: u64, duration_ns: u64) -> String {
+    let (devices, processes) = (source.names().devices.count(), source.names().processes.count());
+    let mut text = format!(
+        "{} in {:.3} s, {}",
+        counted(requests, "request"),
+        duration_ns as f64 / 1e9,
+        // One that has no name is one.
+        counted((devices as u64 - 1).max(1), "device")
+    );
+    if processes > 1 {
+        text += &format!(", {}", counted(processes as u64 - 1, "named process"));
+    }
+    text
+}
+
+/// A request as a line: how long it waited for its start, and how long for its finish.
 fn row(request: &Request, source: &Source) -> String {
     let arrival = request.arrival_ns;
     let after = |time: Option<u64>| time.map_or("-".to_owned(), |time| us(time - arrival));
     let names = source.names();
     let (device, process) =
-        (plain(names.devices.name(request.device)), plain(names.processes.name(request.process)));
+        (shown(names.devices.name(request.device)), shown(names.processes.name(request.process)));
     format!(
         "{}.{:09}\t{}\t{}\t{}\t{}\t{}\t{device}\t{process}\t{}\n",
         arrival / 1_000_000_000,
@@ -120,12 +146,6 @@ fn us(ns: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
 
-/// A name that a stranger gave, for a terminal.
-fn plain(name: &str) -> String {
-    let name: String = name.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
-    if name.is_empty() { "-".to_owned() } else { name }
-}
-
 fn flags(request: &Request) -> String {
     let all = [
         (request.flags.has(Flags::FUA), "fua"),
@@ -145,16 +165,46 @@ fn convert(arguments: &Convert) -> Result<(), Failure> {
     while let Some(request) = source.next().map_err(failure)? {
         sink.write(&request, source.names()).map_err(failure)?;
     }
-    let left_out = sink.finish(source.names()).map_err(failure)?;
+    let done = sink.finish(source.names()).map_err(failure)?;
     let (from, to) = (source.format().name(), arguments.to_format.name());
-    let written = counted(source.counts().requests - left_out, "request");
-    eprintln!("nvmed: {}: {written}, {from} to {to}", arguments.to.display());
-    if left_out > 0 {
-        let left_out = counted(left_out, "request");
-        eprintln!("nvmed: {}: {left_out} left out, which {to} cannot say", arguments.to.display());
-    }
+    let written = counted(source.counts().requests - done.left_out, "request");
+    eprintln!("nvmed: {}: {written}, {from} to {to}", shown(&arguments.to.display().to_string()));
+    tell(&arguments.to, arguments.to_format, &done);
     report(&arguments.from, &source);
     Ok(())
+}
+
+/// Devices whose other names are told; of more, how many they are.
+const RENAMED_TOLD: usize = 100;
+
+/// Says on standard error what is not in a file, or not as it was.
+fn tell(path: &Path, format: &Format, written: &Written) {
+    let (path, format) = (shown(&path.display().to_string()), format.name());
+    if written.left_out > 0 {
+        eprintln!(
+            "nvmed: {path}: {} left out, which {format} cannot say",
+            counted(written.left_out, "request")
+        );
+    }
+    if written.joined_devices > 1 {
+        eprintln!(
+            "nvmed: {path}: {} are one in it, since {format} has none",
+            counted(written.joined_devices, "device")
+        );
+    }
+    let renamed = written.renamed.len();
+    if renamed > 0 {
+        eprintln!(
+            "nvmed: {path}: {} renamed, since {format} cannot say the name:",
+            counted(renamed as u64, "device")
+        );
+    }
+    for (name, label) in written.renamed.iter().take(RENAMED_TOLD) {
+        eprintln!("  {} is {}", shown(name), shown(label));
+    }
+    if renamed > RENAMED_TOLD {
+        eprintln!("  and {} more", renamed - RENAMED_TOLD);
+    }
 }
 
 /// Says on standard error what of a trace was not used.
@@ -165,7 +215,7 @@ fn report(path: &Path, source: &Source) {
 /// The same, of what was counted.
 fn report_counts(path: &Path, counts: Counts, malformed: &[MalformedLine]) {
     unpaired(path, &counts.unpaired);
-    let path = path.display();
+    let path = shown(&path.display().to_string());
     if counts.malformed > 0 {
         let late = if counts.late > 0 { format!(", {} of them late", counts.late) } else { String::new() };
         eprintln!(
@@ -199,11 +249,6 @@ fn unpaired(path: &Path, unpaired: &Unpaired) {
 
 /// Writes a text, which is there when it is whole.
 fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
-    let part = path.with_extension(format!("{}.part", std::process::id()));
-    let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, path));
-    written.map_err(|error| {
-        // It may never have been made.
-        let _ = std::fs::remove_file(&part);
-        Failure::new(Status::Failed, format!("{}: {error}", path.display()))
-    })
+    OutputFile::write(path, text.as_bytes())
+        .map_err(|error| Failure::new(Status::Failed, format!("{}: {error}", path.display())))
 }

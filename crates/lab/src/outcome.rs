@@ -7,6 +7,7 @@ use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Goal};
 use crate::machine::{load_average, machine};
 use crate::paper::{Paper, paper};
+use nvmed_trace::OutputFile;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -140,7 +141,7 @@ impl Outcome {
             .map_err(|error| LabError::Results { path: self.id.clone(), reason: error.to_string() })?;
         let path = dir.join(format!("{}.json", self.id));
         std::fs::create_dir_all(dir)
-            .and_then(|()| std::fs::write(&path, text + "\n"))
+            .and_then(|()| OutputFile::write(&path, (text + "\n").as_bytes()))
             .map_err(|error| LabError::program(path.display(), &error))
     }
 }

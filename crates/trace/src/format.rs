@@ -18,11 +18,12 @@ mod tencent;
 mod wiscsee;
 
 pub use calls::FileCall;
+pub(crate) use number::time_ns;
 
-use crate::codec::{Line, Lines, Reading, Writing};
+use crate::codec::{Encoder, Line, Lines, Output, Reading, WriteLine, Writing};
 use crate::intake::Intake;
+use crate::labels::Labelling;
 use crate::native;
-use crate::request::{Catalogue, Request};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -52,6 +53,15 @@ impl Format {
     #[must_use]
     pub fn times(&self) -> &'static str {
         self.times
+    }
+
+    /// What a file of it is counted in.
+    pub(crate) fn counts_in(&self) -> &'static str {
+        match self.reading {
+            Reading::Lines(_) | Reading::Calls(_) => "line",
+            Reading::Records { .. } => "record",
+            Reading::File { .. } => "row",
+        }
     }
 
     /// Whether it has calls on files, which are no requests.
@@ -93,32 +103,36 @@ const fn calls(name: &'static str, what: &'static str, times: &'static str, is: 
     Format { name, what, times, reading: Reading::Calls(is), writing: Writing::No }
 }
 
-const fn lines(first: &'static str, line: fn(&Request, &Catalogue, &mut String) -> bool) -> Writing {
-    Writing::Lines { first, line }
+const fn lines(first: &'static str, devices: Labelling, line: WriteLine) -> Writing {
+    Writing::Lines { first, devices, line }
+}
+
+const fn encoder(devices: Labelling, create: fn(Output) -> io::Result<Box<dyn Encoder + Send>>) -> Writing {
+    Writing::Encoder { devices, create }
 }
 
 /// All formats. Of two text formats that understand as much of a file, the later one is taken.
-pub static FORMATS: [Format; 16] = [
+pub static FORMATS: [Format; 17] = [
     Format {
         name: "parquet",
         what: "nvmed's own, for any tool that reads Parquet",
         times: "ns: arrival, start, finish",
         reading: Reading::File { begins: native::begins, open: native::open },
-        writing: Writing::Encoder(native::create),
+        writing: encoder(Labelling::Name, native::create),
     },
     Format {
         name: "blktrace",
         what: "binary files of blktrace, one a processor",
         times: "ns: arrival, start, finish",
         reading: Reading::Records { begins: blktrace::begins, open: blktrace::open },
-        writing: Writing::Encoder(blktrace::create),
+        writing: encoder(Labelling::Pair, blktrace::create),
     },
     Format {
         name: "oraclegeneral",
         what: "libCacheSim's oracleGeneral: accesses to objects",
         times: "s: arrival",
         reading: Reading::Records { begins: oraclegeneral::begins, open: oraclegeneral::open },
-        writing: Writing::Encoder(oraclegeneral::create),
+        writing: encoder(Labelling::Name, oraclegeneral::create),
     },
     text(
         "wiscsee",
@@ -132,56 +146,63 @@ pub static FORMATS: [Format; 16] = [
         "BIOtracer (IISWC'15, Nexus 5): eight columns",
         "s, 9 digits: arrival, start, finish",
         || Box::new(biotracer::Biotracer),
-        lines("", biotracer::write),
+        lines("", Labelling::No, biotracer::write),
     ),
     text(
         "disksim",
-        "DiskSim's and MQSim's ASCII: time device sector sectors type",
-        "ns (MQSim), ms if it has a point (DiskSim): arrival",
+        "DiskSim's ASCII: time device sector sectors type",
+        "ms: arrival",
         || Box::new(disksim::Disksim),
-        lines("", disksim::write),
+        lines("", Labelling::Number, disksim::write_disksim),
+    ),
+    text(
+        "mqsim",
+        "MQSim's ASCII: as DiskSim's, without a point in the times",
+        "ns: arrival",
+        || Box::new(disksim::Mqsim),
+        lines("", Labelling::Number, disksim::write_mqsim),
     ),
     text(
         "tencent",
         "Tencent block storage: time,offset,size,type,volume",
         "s: arrival",
         || Box::new(tencent::Tencent),
-        lines("", tencent::write),
+        lines("", Labelling::Number, tencent::write),
     ),
     text(
         "alibaba",
         "Alibaba block traces: device,opcode,offset,length,time",
         "us: arrival",
         || Box::new(alibaba::Alibaba),
-        lines("", alibaba::write),
+        lines("", Labelling::Number, alibaba::write),
     ),
     text(
         "spc",
         "SPC-1 and UMass: ASU,LBA,size,opcode,time",
         "s: arrival",
         || Box::new(spc::Spc),
-        lines("", spc::write),
+        lines("", Labelling::Number, spc::write),
     ),
     text(
         "msr",
         "MSR Cambridge: seven columns",
         "100 ns since 1601: arrival, finish",
         || Box::new(msr::Msr),
-        lines("", msr::write),
+        lines("", Labelling::Disk, msr::write),
     ),
     text(
         "blkparse",
         "blkparse's default text",
         "s, 9 digits: arrival, start, finish",
         || Box::<blkparse::Blkparse>::default(),
-        Writing::Encoder(blkparse::create),
+        encoder(Labelling::Pair, blkparse::create),
     ),
     text(
         "fio",
         "fio's iolog, version 2 and 3; 3 is written",
         "us: arrival (version 2: sums of `wait`)",
         || Box::<fio::Fio>::default(),
-        Writing::Encoder(fio::create),
+        encoder(Labelling::Word, fio::create),
     ),
     calls("mobigen", "file calls of Mobibench's recorder", "us", calls::is_mobigen),
     calls("record", "file calls of `nvmed run --record`", "ns", calls::is_record),
@@ -190,14 +211,14 @@ pub static FORMATS: [Format; 16] = [
         "blkreplay's .load",
         "s, 9 digits: arrival",
         || Box::<blkreplay::Blkreplay>::default(),
-        lines(blkreplay::FIRST, blkreplay::write),
+        lines(blkreplay::FIRST, Labelling::No, blkreplay::write),
     ),
     text(
         "csv",
-        "comma-separated, the first line names the columns and their units",
+        "values between commas, semicolons or tabs; the first line names the columns and their units",
         "of the columns' names",
         || Box::<csv::Csv>::default(),
-        lines(csv::FIRST, csv::write),
+        lines(csv::FIRST, Labelling::Line, csv::write),
     ),
 ];
 

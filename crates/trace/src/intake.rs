@@ -1,8 +1,9 @@
 //! What is read of a trace: names, counts, and requests that are put in order.
 
-use crate::codec::Malformed;
+use crate::malformed::Malformed;
 use crate::pairing::Unpaired;
 use crate::request::{Catalogue, Names, Request};
+use crate::selection::Chooser;
 use std::io;
 
 /// Requests that are held to be put in order: what comes later than after so many is too late.
@@ -64,6 +65,8 @@ pub struct Counts {
     pub lines: u64,
     /// Requests that were given out.
     pub requests: u64,
+    /// Requests that are not among those that were selected.
+    pub passed_over: u64,
     /// Malformed lines, late ones among them.
     pub malformed: u64,
     /// Lines that came too late to be put in order.
@@ -160,6 +163,8 @@ pub(crate) struct Intake {
     pub(crate) counts: Counts,
     pub(crate) malformed: Vec<MalformedLine>,
     pub(crate) tolerance: Tolerance,
+    /// Takes some of the requests; without it, all are taken.
+    pub(crate) chooser: Option<Chooser>,
     window: Window,
     stopped: Option<Stop>,
 }
@@ -177,7 +182,12 @@ impl Intake {
 
     /// Takes a request.
     pub(crate) fn push(&mut self, request: Request) -> Result<(), Malformed> {
-        let late = self.window.push(request.checked()?);
+        let request = request.checked()?;
+        if self.chooser.as_mut().is_some_and(|chooser| !chooser.takes(&request, &self.names)) {
+            self.counts.passed_over += 1;
+            return Ok(());
+        }
+        let late = self.window.push(request);
         self.counts.late += u64::from(late.is_err());
         late
     }

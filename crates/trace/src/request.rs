@@ -28,6 +28,15 @@ impl Op {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Discard, Self::Flush];
 
+    /// One of two things, by what it does to bytes; none of what reads and writes nothing.
+    pub(crate) fn either<T>(self, read: T, write: T) -> Option<T> {
+        match self {
+            Self::Read => Some(read),
+            Self::Write => Some(write),
+            Self::Discard | Self::Flush => None,
+        }
+    }
+
     /// Its name in files.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -201,6 +210,11 @@ impl Names {
         self.names.push(name.to_owned());
         self.numbers.insert(name.to_owned(), number);
         Some(number)
+    }
+
+    /// Whether a device or process is called so.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.numbers.contains_key(name)
     }
 
     /// The name of a number; of none that was given, the one that is not told.

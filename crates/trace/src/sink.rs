@@ -1,53 +1,63 @@
-//! A trace that is written: under a name for the time being, which becomes its own when it is whole.
+//! A trace that is written, in one of the formats.
 
-use crate::codec::{Encoder, Writing};
+use crate::codec::{Encoder, WriteLine, Writing};
 use crate::format::Format;
+use crate::labels::Labels;
+use crate::output::OutputFile;
 use crate::request::{Catalogue, Request};
 use crate::source::TraceError;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Bytes that are written together.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Writes a trace.
-///
-/// Until [`Sink::finish`] the bytes are in a file beside the one that is meant, and what was under the name is still
-/// there. A sink that is dropped before leaves nothing. Where there is something of the name that is no plain file (a
-/// pipe, a terminal), it is written to directly.
+/// Writes a trace into an [`OutputFile`]. A sink that is dropped before it is finished leaves nothing.
 pub struct Sink {
     path: PathBuf,
-    /// Where the bytes are; none when they are where they belong.
-    part: Option<PathBuf>,
-    encoder: Option<Box<dyn Encoder + Send>>,
+    output: OutputFile,
+    encoder: Box<dyn Encoder + Send>,
+    labels: Labels,
+    requests: u64,
     left_out: u64,
 }
 
 impl std::fmt::Debug for Sink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sink").field("path", &self.path).field("part", &self.part).finish_non_exhaustive()
+        f.debug_struct("Sink").field("output", &self.output).finish_non_exhaustive()
     }
+}
+
+/// What became of a trace that was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Requests that the format cannot say, and that are not in the file.
+    pub left_out: u64,
+    /// Name of each device that is called otherwise in the file, since the format cannot say it, and what it is called.
+    pub renamed: Vec<(String, String)>,
+    /// Devices whose requests are one device's now: the format has no devices. 0 or 1 when there was no other.
+    pub joined_devices: u64,
 }
 
 /// A text format, a line a request.
 struct LineEncoder {
     out: BufWriter<File>,
-    line: fn(&Request, &Catalogue, &mut String) -> bool,
+    line: WriteLine,
     text: String,
 }
 
 impl Encoder for LineEncoder {
-    fn write(&mut self, request: &Request, names: &Catalogue) -> io::Result<bool> {
+    fn write(&mut self, request: &Request, names: &Catalogue, labels: &mut Labels) -> io::Result<bool> {
         self.text.clear();
-        let said = (self.line)(request, names, &mut self.text);
+        let said = (self.line)(request, labels.of(request.device, names), names, &mut self.text);
         if said {
             self.out.write_all(self.text.as_bytes())?;
         }
         Ok(said)
     }
 
-    fn finish(self: Box<Self>, _names: &Catalogue) -> io::Result<File> {
+    fn finish(self: Box<Self>, _names: &Catalogue, _labels: &mut Labels) -> io::Result<File> {
         self.out.into_inner().map_err(io::IntoInnerError::into_error)
     }
 }
@@ -59,37 +69,26 @@ impl Sink {
     /// The format is only read, or the host does not let us write there.
     pub fn create(path: &Path, format: &'static Format) -> Result<Self, TraceError> {
         let failed = |error| TraceError::Write { path: path.to_owned(), error };
-        if !format.is_written() {
-            return Err(TraceError::OnlyRead(format.name()));
-        }
-        let is_special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
-        let part = if is_special { None } else { Some(part_of(path).map_err(failed)?) };
-        let mut options = OpenOptions::new();
-        let file = match &part {
-            // A format may look at what it has written.
-            Some(part) => options.read(true).write(true).create_new(true).open(part),
-            None => options.write(true).open(path),
-        };
-        let mut out = BufWriter::with_capacity(BUFFER_BYTES, file.map_err(failed)?);
-        let mut sink = Self { path: path.to_owned(), part, encoder: None, left_out: 0 };
-        let encoder = match format.writing {
-            Writing::Lines { first, line } => out
-                .write_all(first.as_bytes())
-                .map(|()| Box::new(LineEncoder { out, line, text: String::new() }) as Box<_>),
-            Writing::Encoder(create) => create(out),
+        let labelling = match format.writing {
+            Writing::Lines { devices, .. } | Writing::Encoder { devices, .. } => devices,
             Writing::No => return Err(TraceError::OnlyRead(format.name())),
         };
-        sink.encoder = Some(encoder.map_err(failed)?);
-        Ok(sink)
+        let output = OutputFile::create(path).map_err(failed)?;
+        let encoder = begin(&output, &format.writing).map_err(failed)?;
+        let labels = Labels::new(labelling);
+        Ok(Self { path: path.to_owned(), output, encoder, labels, requests: 0, left_out: 0 })
     }
 
     /// Writes a request of a trace with these names.
     ///
     /// # Errors
-    /// The host does not take it.
+    /// It is no request that can be, as of a program that has computed it, or the host does not take it.
     pub fn write(&mut self, request: &Request, names: &Catalogue) -> Result<(), TraceError> {
-        let encoder = self.encoder.as_mut().expect("it is there until the end");
-        match encoder.write(request, names) {
+        self.requests += 1;
+        if let Err(error) = request.checked() {
+            return Err(TraceError::Request { path: self.path.clone(), number: self.requests, error });
+        }
+        match self.encoder.write(request, names, &mut self.labels) {
             Ok(said) => {
                 self.left_out += u64::from(!said);
                 Ok(())
@@ -104,41 +103,27 @@ impl Sink {
         self.left_out
     }
 
-    /// Writes what is left, and puts the file in its place; how many requests were left out.
+    /// Writes what is left, and puts the file in its place; what is not in it, or not as it was.
     ///
     /// # Errors
     /// The host does not take it: nothing is left then.
-    pub fn finish(mut self, names: &Catalogue) -> Result<u64, TraceError> {
-        let encoder = self.encoder.take().expect("it is there until the end");
-        let part = self.part.clone();
-        let done = encoder.finish(names).and_then(|file| match &part {
-            Some(part) => file.sync_all().and_then(|()| std::fs::rename(part, &self.path)),
-            None => Ok(()),
-        });
-        match done {
-            Ok(()) => {
-                self.part = None;
-                Ok(self.left_out)
-            }
-            Err(error) => Err(TraceError::Write { path: self.path.clone(), error }),
-        }
+    pub fn finish(self, names: &Catalogue) -> Result<Written, TraceError> {
+        let Self { path, output, encoder, mut labels, left_out, .. } = self;
+        let done = encoder.finish(names, &mut labels).and_then(|_: File| output.finish());
+        done.map_err(|error| TraceError::Write { path, error })?;
+        let joined_devices = labels.joined();
+        Ok(Written { left_out, joined_devices, renamed: labels.into_renamed() })
     }
 }
 
-impl Drop for Sink {
-    fn drop(&mut self) {
-        if let Some(part) = &self.part {
-            // It may never have been made; nobody can be told of anything else.
-            let _ = std::fs::remove_file(part);
+fn begin(output: &OutputFile, writing: &Writing) -> io::Result<Box<dyn Encoder + Send>> {
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, output.writer()?);
+    match *writing {
+        Writing::Lines { first, line, .. } => {
+            out.write_all(first.as_bytes())?;
+            Ok(Box::new(LineEncoder { out, line, text: String::new() }))
         }
+        Writing::Encoder { create, .. } => create(out),
+        Writing::No => Err(io::ErrorKind::Unsupported.into()),
     }
-}
-
-/// The name for the time being: `.NAME.PROCESS.part`, in the same directory.
-fn part_of(path: &Path) -> io::Result<PathBuf> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-    let mut part = std::ffi::OsString::from(".");
-    part.push(name);
-    part.push(format!(".{}.part", std::process::id()));
-    Ok(path.with_file_name(part))
 }

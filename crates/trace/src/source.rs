@@ -1,9 +1,10 @@
 //! A trace that is read: opened, its format told, unpacked, put in order.
 
-use crate::codec::{Decoder, Input, Line, Lines, Malformed, Reading};
+use crate::codec::{Decoder, Input, Line, Lines, Malformed, Member, Reading};
 use crate::format::{FORMATS, Format, detect, files};
 use crate::intake::{Counts, Intake, MalformedLine, Stop, Tolerance};
-use crate::request::{Catalogue, Request};
+use crate::request::{Catalogue, Names, Request, RequestError};
+use crate::selection::{Chooser, Selection};
 use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -11,12 +12,25 @@ use std::path::{Path, PathBuf};
 
 /// Longest line.
 const LINE_BYTES_MAX: usize = 64 << 10;
+/// Names of devices that an error tells.
+const NAMES_TOLD: usize = 10;
 /// Bytes by which the format is told: some 400 lines.
 const HEAD_BYTES: usize = 256 << 10;
 /// Bytes that are read together.
 const BUFFER_BYTES: usize = 256 << 10;
 /// How a file begins that gzip has packed.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// What begins a text of UTF-8, where a program has put it there: it is no part of the text.
+const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
+/// How files begin that other programs have packed, and what unpacks them.
+const PACKED: [(&[u8], &str, &str); 6] = [
+    (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstd -d"),
+    (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz", "xz -d"),
+    (b"BZh91AY&SY", "bzip2", "bzip2 -d"),
+    (&[0x04, 0x22, 0x4d, 0x18], "lz4", "lz4 -d"),
+    (b"PK\x03\x04", "zip", "unzip"),
+    (&[b'7', b'z', 0xbc, 0xaf, 0x27, 0x1c], "7z", "7z x"),
+];
 
 /// How a trace is read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,6 +53,48 @@ pub enum TraceError {
         /// The host's answer.
         error: io::Error,
     },
+    /// The host does not let us read it further, or what packed it has broken it.
+    #[error("{path}: after {what} {number}: {error}")]
+    ReadAfter {
+        /// The file.
+        path: PathBuf,
+        /// What was read: `line`, `record` or `row`.
+        what: &'static str,
+        /// The last one that was whole, from 1.
+        number: u64,
+        /// The host's answer.
+        error: io::Error,
+    },
+    /// A request that cannot be was to be written.
+    #[error("{path}: request {number} cannot be written: {error}; nothing was left there")]
+    Request {
+        /// The file.
+        path: PathBuf,
+        /// Which, from 1.
+        number: u64,
+        /// What is wrong with it.
+        error: RequestError,
+    },
+    /// It is packed by something that is not read here.
+    #[error("{path}: it is packed by {by}: unpack it first ({with})")]
+    Packed {
+        /// The file.
+        path: PathBuf,
+        /// What has packed it.
+        by: &'static str,
+        /// The command that unpacks it.
+        with: &'static str,
+    },
+    /// None of its requests is wanted.
+    #[error("{path}: none of its {requests} requests is selected{devices}")]
+    NoneSelected {
+        /// The file.
+        path: PathBuf,
+        /// How many it has.
+        requests: u64,
+        /// The devices that it has, as the end of the sentence; nothing where none has a name.
+        devices: String,
+    },
     /// The host does not let us write it.
     #[error("{path}: {error}; nothing was left there")]
     Write {
@@ -48,7 +104,7 @@ pub enum TraceError {
         error: io::Error,
     },
     /// No format understands half of its first lines.
-    #[error("{path}: this is no trace of a format that is known here ({known}); name one with --format")]
+    #[error("{path}: this is not a trace in a known format ({known}); --format NAME names one")]
     Unknown {
         /// The file.
         path: PathBuf,
@@ -56,7 +112,10 @@ pub enum TraceError {
         known: String,
     },
     /// It has calls on files.
-    #[error("{path}: `{format}` has calls on files and no requests: make them on a device, and record that")]
+    #[error(
+        "{path}: `{format}` has calls on files, not requests to a device: replay the calls on a file system, and \
+         record its device with `nvmed trace record`"
+    )]
     Calls {
         /// The file.
         path: PathBuf,
@@ -134,7 +193,11 @@ impl Source {
             if number == 0 {
                 head = start;
             }
-            inputs.push(input);
+            let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+            inputs.push(Member { name, input });
+        }
+        if let Some((_, by, with)) = PACKED.iter().find(|(magic, ..)| head.bytes.starts_with(magic)) {
+            return Err(TraceError::Packed { path: path.to_owned(), by, with });
         }
         let unknown = || {
             let known = FORMATS.iter().map(Format::name).collect::<Vec<_>>().join(", ");
@@ -149,6 +212,7 @@ impl Source {
                 return Err(TraceError::Calls { path: path.to_owned(), format: format.name() });
             }
             Reading::Lines(parser) => {
+                let inputs: Vec<Input> = inputs.into_iter().map(|member| member.input).collect();
                 let inputs = inputs.into_iter();
                 Ok(Box::new(LineDecoder { inputs, parser: parser(), line: Vec::new() }) as Box<_>)
             }
@@ -163,6 +227,13 @@ impl Source {
         let stopped = |stop| stopped(stop, path, format, &intake);
         let decoder = decoder.map_err(stopped)?;
         Ok(Self { path: path.to_owned(), format, decoder, intake, has_more: true })
+    }
+
+    /// Gives out only some of the requests. To be called before the first of them is asked for.
+    #[must_use]
+    pub fn selecting(mut self, selection: &Selection) -> Self {
+        self.intake.chooser = (*selection != Selection::default()).then(|| Chooser::new(selection));
+        self
     }
 
     /// The next request; none at the end.
@@ -194,11 +265,7 @@ impl Source {
         while self.has_more && self.intake.waiting() == 0 {
             self.read().map_err(|stop| stopped(stop, &self.path, self.format, &self.intake))?;
         }
-        if self.intake.counts.requests == 0 {
-            Err(TraceError::Empty { path: self.path.clone() })
-        } else {
-            Ok(())
-        }
+        if self.intake.counts.requests == 0 { Err(self.nothing()) } else { Ok(()) }
     }
 
     fn read(&mut self) -> Result<(), Stop> {
@@ -208,6 +275,17 @@ impl Source {
         }
         self.intake.settle(!self.has_more);
         Ok(())
+    }
+
+    /// Why there was no request at all.
+    fn nothing(&self) -> TraceError {
+        match self.intake.counts.passed_over {
+            0 => stopped(Stop::Malformed, &self.path, self.format, &self.intake),
+            requests => {
+                let devices = named(&self.intake.names.devices);
+                TraceError::NoneSelected { path: self.path.clone(), requests, devices }
+            }
+        }
     }
 
     /// Its format.
@@ -236,10 +314,24 @@ impl Source {
     }
 }
 
+/// The devices that have names, as the end of a sentence.
+fn named(devices: &Names) -> String {
+    let mut names: Vec<&str> =
+        (1..devices.count().min(NAMES_TOLD + 1)).map(|number| devices.name(number as u32)).collect();
+    if devices.count() > NAMES_TOLD + 1 {
+        names.push("…");
+    }
+    if names.is_empty() { String::new() } else { format!("; its devices are {}", names.join(", ")) }
+}
+
 fn stopped(stop: Stop, path: &Path, format: &'static Format, intake: &Intake) -> TraceError {
     let path = path.to_owned();
     match (stop, intake.malformed.first()) {
-        (Stop::Io(error), _) => TraceError::Read { path, error },
+        (Stop::Io(error), _) if intake.counts.lines == 0 => TraceError::Read { path, error },
+        (Stop::Io(error), _) => {
+            let (what, number) = (format.counts_in(), intake.counts.lines);
+            TraceError::ReadAfter { path, what, number, error }
+        }
         (Stop::Broken(what), _) => TraceError::Broken { path, what },
         (Stop::Malformed, None) => TraceError::Empty { path },
         (Stop::Malformed, Some(first)) => TraceError::Malformed {
@@ -261,7 +353,7 @@ pub fn text_of_calls(path: &Path, bytes_max: u64) -> Result<String, TraceError> 
     let broken = |what: String| TraceError::Broken { path: path.to_owned(), what };
     let (head, input) = opened(File::open(path).map_err(read)?).map_err(read)?;
     if detect(&head.bytes, head.goes_on).is_none_or(|format| format.name() != "mobigen") {
-        return Err(broken("it is no trace of mobigen".to_owned()));
+        return Err(broken("it is not a trace of mobigen".to_owned()));
     }
     let mut bytes = Vec::new();
     input.take(bytes_max + 1).read_to_end(&mut bytes).map_err(read)?;
@@ -294,9 +386,28 @@ fn opened(file: File) -> io::Result<(Head, Input)> {
         false => Box::new(file),
     };
     let mut bytes = Vec::new();
-    (&mut unpacked).take(HEAD_BYTES as u64).read_to_end(&mut bytes)?;
-    let head = Head { goes_on: bytes.len() == HEAD_BYTES, bytes: bytes.clone(), is_packed };
-    Ok((head, Box::new(Cursor::new(bytes).chain(unpacked))))
+    let read = (&mut unpacked).take(HEAD_BYTES as u64).read_to_end(&mut bytes);
+    // What was read before an error is read as it is, and then there is the error.
+    let rest: Input = match read {
+        Err(error) if bytes.is_empty() => return Err(error),
+        Err(error) => Box::new(BufReader::with_capacity(1, Failed(Some(error)))),
+        Ok(_) => unpacked,
+    };
+    let goes_on = bytes.len() == HEAD_BYTES;
+    if bytes.starts_with(&BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
+    let head = Head { goes_on, bytes: bytes.clone(), is_packed };
+    Ok((head, Box::new(Cursor::new(bytes).chain(rest))))
+}
+
+/// A file that could not be read further.
+struct Failed(Option<io::Error>);
+
+impl Read for Failed {
+    fn read(&mut self, _bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.take().map_or(Ok(0), Err)
+    }
 }
 
 /// A text format.

@@ -2,31 +2,70 @@
 
 use crate::arguments::{size, time};
 use clap::{Args, Subcommand};
-use nvmed_trace::{FORMATS, Format, Tolerance};
+use nvmed_trace::{FORMATS, Format, Op, Selection, Tolerance};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What the pages of help of `nvmed trace` end with.
-pub const TRACES: &str = "\
+/// A page of help of `nvmed trace`, which ends with these examples.
+macro_rules! page {
+    ($($example:literal)+) => {
+        concat!(
+            "\
 A trace's format is told by its content, whatever its name is, and what gzip has packed is unpacked. NAME is also the
-files NAME.blktrace.0, NAME.blktrace.1, … of blktrace, joined. docs/trace.md says what each format has.
+files NAME.blktrace.0, NAME.blktrace.1, … of blktrace, joined, and - is standard input. docs/trace.md says what each
+format has.
 
 Example:
-  nvmed trace record --device /dev/sda -o git.parquet -- git clone project copy
-  nvmed trace formats
-  nvmed trace show mysql.load.gz --rows 5
-  nvmed trace convert mysql.load.gz mysql.parquet
-  nvmed trace convert sda sda.fio --to fio
-  nvmed trace analyse mysql.load.gz mssql.load.gz
-  nvmed trace analyse mysql.load.gz --html report.html
-  nvmed trace synthesise Twitter --seed 7 -o twitter.parquet
-  nvmed trace synthesise --like mysql.load.gz --rate 2 -o faster.parquet
-  nvmed trace simulate twitter.parquet --profile emmc --profile emmc-8ps --profile emmc-hps
-  nvmed trace sweep pages.toml synth:Music synth:Booting -o pages.results --html pages.html
-  nvmed trace replay twitter.parquet 'virtual:?media=dram,size=32G' --speed 10
+",
+            $("  nvmed trace ", $example, "\n",)+
+            "
+Exit status: 0 done; 1 failed, no trace, or too many malformed lines; 2 wrong arguments."
+        )
+    };
+}
 
-Exit status: 0 done; 1 failed, no trace, or too many malformed lines; 2 wrong arguments.";
+/// What the page of help of `nvmed trace` itself ends with.
+pub const TRACES: &str = page!(
+    "record --device /dev/sda -o git.parquet -- git clone project copy"
+    "show mysql.load.gz --rows 5"
+    "convert sda sda.fio --to fio"
+    "analyse mysql.load.gz --html report.html"
+    "synthesise Twitter --seed 7 -o twitter.parquet"
+    "simulate twitter.parquet --profile emmc --profile emmc-hps"
+    "sweep pages.toml synth:Music synth:Booting -o pages.results --html pages.html"
+    "replay twitter.parquet 'virtual:?media=dram,size=32G' --speed 10"
+);
+const RECORD: &str = page!(
+    "record --device /dev/sda -o git.parquet -- git clone project copy"
+    "record -o boot.fio --to fio -- sh -c 'make; sync'"
+);
+const FORMAT_LIST: &str = page!("formats");
+const SHOW: &str = page!(
+    "show mysql.load.gz --rows 5"
+    "show sda --op write --process postgres --from 60s --until 61s"
+);
+const CONVERT: &str = page!(
+    "convert mysql.load.gz mysql.parquet"
+    "convert sda sda.fio --to fio"
+    "convert all.parquet one.csv --to csv --device 8,16"
+    "convert old.trace new.parquet --format disksim"
+);
+const ANALYSE: &str = page!(
+    "analyse mysql.load.gz mssql.load.gz"
+    "analyse mysql.load.gz --html report.html"
+    "analyse phone1 phone2 --characteristics"
+    "analyse sda --device 8,0 --processes --reuse"
+);
+const SYNTHESISE: &str = page!(
+    "synthesise Twitter --seed 7 -o twitter.parquet"
+    "synthesise --like mysql.load.gz --rate 2 -o faster.parquet"
+);
+const SIMULATE: &str = page!(
+    "simulate twitter.parquet --profile emmc --profile emmc-8ps --profile emmc-hps"
+    "simulate twitter.parquet --profile emmc -o served.parquet"
+);
+const SWEEP: &str = page!("sweep pages.toml synth:Music synth:Booting -o pages.results --html pages.html");
 
 /// What the page of help of `nvmed trace replay` ends with.
 pub const REPLAYS: &str = "\
@@ -56,28 +95,28 @@ pub struct Trace {
 #[command(disable_help_subcommand = true)]
 pub enum TraceCommand {
     /// Record what the kernel's block layer does while a command runs (root; tracefs)
-    #[command(after_help = TRACES)]
+    #[command(after_help = RECORD)]
     Record(Record),
     /// List the formats of traces: which are read and written, and what their times are
-    #[command(after_help = TRACES)]
+    #[command(after_help = FORMAT_LIST)]
     Formats,
-    /// Show the requests with which a trace begins, and how many there are
-    #[command(after_help = TRACES)]
+    /// Show the requests with which a trace begins
+    #[command(after_help = SHOW)]
     Show(Show),
     /// Write a trace in another format
-    #[command(after_help = TRACES)]
+    #[command(after_help = CONVERT)]
     Convert(Convert),
     /// Say what traces are like: the tables of IISWC'15 and more, side by side
-    #[command(after_help = TRACES)]
+    #[command(after_help = ANALYSE)]
     Analyse(Analyse),
     /// Make a trace from a row of these tables, or like another trace
-    #[command(after_help = TRACES)]
+    #[command(after_help = SYNTHESISE)]
     Synthesise(Synthesise),
     /// Give a trace to simulated drives: response times, space, write amplification, erases
-    #[command(after_help = TRACES)]
+    #[command(after_help = SIMULATE)]
     Simulate(Simulate),
     /// Give traces to all drives of a grid, and show which are beaten by no other one
-    #[command(after_help = TRACES)]
+    #[command(after_help = SWEEP)]
     Sweep(Sweep),
     /// Give a trace to a device, at its times or as fast as it goes; or make the calls of a trace again
     #[command(after_help = REPLAYS)]
@@ -90,9 +129,38 @@ pub struct Reading {
     /// Format of the trace; absent, it is told by the content
     #[arg(long, value_name = "FORMAT", value_parser = format)]
     pub format: Option<&'static Format>,
-    /// Malformed lines at which it is given up: a number, or `all`; absent, 1 % and more than 100
+    /// Malformed lines that are put up with; one more, and the trace is given up: a number, or `all`; absent, 100, and
+    /// of more than 10,000 lines 1 %
     #[arg(long, value_name = "N", value_parser = tolerance)]
     pub malformed: Option<Tolerance>,
+    /// Only requests of the device of this name; given more than once, of all of these
+    #[arg(long = "device", value_name = "NAME", help_heading = "Selection")]
+    pub of_devices: Vec<String>,
+    /// Only requests of the process of this name; given more than once, of all of these
+    #[arg(long = "process", value_name = "NAME", help_heading = "Selection")]
+    pub of_processes: Vec<String>,
+    /// Only reads, writes, discards or flushes; given more than once, all of these
+    #[arg(long = "op", value_name = "OP", value_parser = op, help_heading = "Selection")]
+    pub of_ops: Vec<Op>,
+    /// Only requests that arrive at this time or later: `1.5s`, `20ms`, `3us`, `7ns`, as `show` counts it
+    #[arg(long = "from", value_name = "TIME", value_parser = stamp, help_heading = "Selection")]
+    pub arrives_from: Option<u64>,
+    /// Only requests that arrive before this time
+    #[arg(long = "until", value_name = "TIME", value_parser = stamp, help_heading = "Selection")]
+    pub arrives_until: Option<u64>,
+}
+
+impl Reading {
+    /// Which requests are used.
+    pub fn selection(&self) -> Selection {
+        Selection {
+            devices: self.of_devices.clone(),
+            processes: self.of_processes.clone(),
+            ops: self.of_ops.clone(),
+            from_ns: self.arrives_from,
+            until_ns: self.arrives_until,
+        }
+    }
 }
 
 /// `nvmed trace record`.
@@ -121,7 +189,7 @@ pub struct Show {
     /// The trace
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Requests to show
+    /// Requests to show; after these no more is read
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub rows: u64,
     /// How it is read
@@ -161,6 +229,9 @@ pub struct Analyse {
     /// Write a page of charts, too, which needs no other file
     #[arg(long, value_name = "OUT")]
     pub html: Option<PathBuf>,
+    /// Say of which traces the six characteristics of smartphone applications hold, and of which not
+    #[arg(long, conflicts_with = "json")]
+    pub characteristics: bool,
     /// Find reuse distances, too, which takes some microseconds a request
     #[arg(long)]
     pub reuse: bool,
@@ -288,12 +359,6 @@ pub struct Replay {
     /// Bytes that are added to all offsets
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
     pub offset: u64,
-    /// Only the requests of this device of the trace
-    #[arg(long, value_name = "NAME")]
-    pub device: Option<String>,
-    /// Only the reads
-    #[arg(long)]
-    pub reads_only: bool,
     /// Mark what is written, and compare what is read with it
     #[arg(long)]
     pub verify: bool,
@@ -339,15 +404,13 @@ pub struct Replay {
 }
 
 /// What says nothing of calls on files.
-const DEVICE_OPTIONS: [&str; 17] = [
+const DEVICE_OPTIONS: [&str; 20] = [
     "open",
     "closed",
     "dependent",
     "speed",
     "remap",
     "offset",
-    "device",
-    "reads_only",
     "verify",
     "fill",
     "destroy_data",
@@ -357,6 +420,11 @@ const DEVICE_OPTIONS: [&str; 17] = [
     "output",
     "json",
     "format",
+    "of_devices",
+    "of_processes",
+    "of_ops",
+    "arrives_from",
+    "arrives_until",
 ];
 
 /// The format of a name.
@@ -366,6 +434,16 @@ const DEVICE_OPTIONS: [&str; 17] = [
 pub fn format(name: &str) -> Result<&'static Format, String> {
     let names = || FORMATS.iter().map(Format::name).collect::<Vec<_>>().join(", ");
     Format::named(name).ok_or_else(|| format!("no format is called so; there are {}", names()))
+}
+
+fn op(text: &str) -> Result<Op, String> {
+    let names = || Op::ALL.map(Op::name).join(", ");
+    let named = Op::ALL.into_iter().find(|op| op.name() == text);
+    named.ok_or_else(|| format!("it is one of {}", names()))
+}
+
+fn stamp(text: &str) -> Result<u64, String> {
+    Selection::time_ns(text).ok_or_else(|| "it is a number with s, ms, us or ns".to_owned())
 }
 
 fn tolerance(text: &str) -> Result<Tolerance, String> {

@@ -89,13 +89,10 @@ fn write(
              cache is not seen (end it with `sync`)"
         )));
     }
-    let left_out = sink.finish(trace.names()).map_err(super::failure)?;
+    let written = sink.finish(trace.names()).map_err(super::failure)?;
     let devices = super::counted(trace.names().devices.count() as u64 - 1, "device");
-    eprintln!("nvmed: {output}: {} of {devices}", super::counted(requests - left_out, "request"));
-    if left_out > 0 {
-        let (left_out, to) = (super::counted(left_out, "request"), arguments.to_format.name());
-        eprintln!("nvmed: {output}: {left_out} left out, which {to} cannot say");
-    }
+    eprintln!("nvmed: {output}: {} of {devices}", super::counted(requests - written.left_out, "request"));
+    super::tell(&arguments.output, arguments.to_format, &written);
     if counts.malformed > 0 {
         eprintln!("nvmed: {output}: {} left out that cannot be", super::counted(counts.malformed, "event"));
     }

@@ -12,7 +12,7 @@ use crate::failure::{Failure, Status};
 use crate::format::{held, refuse, refuse_read_only};
 use crate::location::parse_spec;
 use crate::stop::{self, STOP};
-use leg::{Leg, Selection};
+use leg::Leg;
 use nvmed_engine::Engine;
 use nvmed_io::{Device, DeviceOptions};
 use nvmed_replay::{Identity, Pacing, Remap, Replay as Replayer, ReplayError, ReplayOptions, State, Survey};
@@ -71,44 +71,21 @@ pub(crate) struct Surveyed {
 
 impl Surveyed {
     fn of(arguments: &Replay) -> Result<Self, Failure> {
-        let (mut source, selection) =
-            (super::open(&arguments.trace, &arguments.reading)?, Selection::of(arguments));
+        let mut source = super::open(&arguments.trace, &arguments.reading)?;
         let mut survey = Survey::default();
         let mut devices = std::collections::HashSet::new();
         while let Some(request) = source.next().map_err(super::failure)? {
-            if selection.has(&request, source.names()) {
-                survey.push(&request);
-                devices.insert(request.device);
-            }
+            survey.push(&request);
+            devices.insert(request.device);
         }
         super::report(&arguments.trace, &source);
         let path = arguments.trace.display();
         let names = source.names().clone();
-        if survey.requests == 0 {
-            return Err(Failure::new(Status::Failed, nothing(arguments, &names)));
-        }
         if devices.len() > 1 {
             let count = devices.len();
             eprintln!("nvmed: {path}: its {count} devices become one; --device NAME takes one of them");
         }
         Ok(Self { survey, names })
-    }
-}
-
-/// Why no request of a trace is chosen.
-fn nothing(arguments: &Replay, names: &Catalogue) -> String {
-    /// So many names are told.
-    const TOLD: usize = 10;
-    let path = arguments.trace.display();
-    let count = names.devices.count();
-    let all: Vec<String> =
-        (1..count.min(TOLD + 1)).map(|number| super::plain(names.devices.name(number as u32))).collect();
-    match &arguments.device {
-        Some(device) if !all.contains(device) => {
-            let more = if count > TOLD + 1 { ", …" } else { "" };
-            format!("{path}: no request is of device {device}; there are: {}{more}", all.join(", "))
-        }
-        _ => format!("{path}: there is no read in it, so that --reads-only leaves nothing"),
     }
 }
 
@@ -204,15 +181,15 @@ fn pacing(arguments: &Replay) -> Pacing {
 /// What a state must agree with: everything that decides which bytes are written where, and when.
 fn identity(arguments: &Replay, spec: &DeviceSpec, survey: &Survey, engine: &dyn Engine) -> Identity {
     let geometry = engine.geometry();
-    let Replay { remap, offset, device, reads_only, verify, fill, .. } = arguments;
+    let Replay { remap, offset, verify, fill, .. } = arguments;
     let speed = arguments.speed.unwrap_or(1.0);
     Identity {
         trace: survey.digest(),
         target: format!("{spec}, serial number {}, {} bytes", geometry.serial, geometry.bytes()),
         options: format!(
-            "{:?} speed {speed} remap {remap} offset {offset} device {device:?} reads only {reads_only} \
-             verify {verify} fill {fill} output {:?}",
+            "{:?} speed {speed} remap {remap} offset {offset} {:?} verify {verify} fill {fill} output {:?}",
             pacing(arguments),
+            arguments.reading.selection(),
             arguments.output
         ),
         seed: arguments.seed,

@@ -45,12 +45,16 @@ pub fn run(arguments: &Simulate) -> Result<(), Failure> {
     } else {
         out.text(&table(&found))?;
     }
-    for one in found.iter().filter(|one| one.simulated.refused > 0 || one.simulated.moved > 0) {
+    for one in &found {
         let Simulated { refused, moved, .. } = one.simulated;
-        eprintln!(
-            "nvmed: {}: {refused} commands were refused by a worn-out drive, {moved} requests lie beyond the drive",
-            one.profile
-        );
+        if refused > 0 {
+            let refused = super::counted(refused, "command");
+            eprintln!("nvmed: {}: the drive is worn out, and refused {refused}", one.profile);
+        }
+        if moved > 0 {
+            let moved = super::counted(moved, "request");
+            eprintln!("nvmed: {}: {moved} beyond the end of the drive, moved to its beginning", one.profile);
+        }
     }
     out.finish()
 }
@@ -63,6 +67,12 @@ fn drive(name: &str, size: Option<u64>) -> Result<Profile, Failure> {
 
 fn simulate(arguments: &Simulate, name: &str, drive: &Profile) -> Result<Found, Failure> {
     let failed = |error: nvmed_flash::ProfileError| Failure::new(Status::Failed, format!("{name}: {error}"));
+    if super::place(&arguments.file).metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        let file = arguments.file.display();
+        return Err(Failure::usage(format!(
+            "{file}: a trace is read twice here, and a pipe cannot be; save it first"
+        )));
+    }
     let mut simulation = Simulation::new(drive, arguments.used).map_err(failed)?;
     let mut first = super::open(&arguments.file, &arguments.reading)?;
     let mut broken = None;
@@ -99,7 +109,10 @@ fn simulate(arguments: &Simulate, name: &str, drive: &Profile) -> Result<Found, 
     let simulated = simulation.finish(&mut |one| done.push(one));
     write(&mut done, &mut analysis).map_err(super::failure)?;
     if let Some(sink) = sink {
-        sink.finish(&names).map_err(super::failure)?;
+        let written = sink.finish(&names).map_err(super::failure)?;
+        if let Some(path) = &arguments.output {
+            super::tell(path, arguments.to_format, &written);
+        }
     }
     // On the page a drive is called what it was asked for by, and its devices and processes what the trace calls them.
     let summary = analysis.finish().named(name, &names.devices, &names.processes);

@@ -34,12 +34,13 @@ pub fn run(arguments: &Synthesise) -> Result<(), Failure> {
         analysis.push(&request);
         sink.write(&request, &names).map_err(super::failure)?;
     }
-    let left_out = sink.finish(&names).map_err(super::failure)?;
+    let written = sink.finish(&names).map_err(super::failure)?;
     let summary = analysis.finish();
     let found = &summary.all.row;
     let output = arguments.output.display();
-    let requests = found.get(Cell::Requests).unwrap_or(0.0) - left_out as f64;
+    let requests = found.get(Cell::Requests).unwrap_or(0.0) - written.left_out as f64;
     eprintln!("nvmed: {output}: {requests} requests like {}", row.name);
+    super::tell(&arguments.output, arguments.to_format, &written);
     let missed = row.missed_by(found, TOLERANCE);
     for (cell, told, found) in missed.into_iter().filter(|(cell, ..)| cell.is_of_tables()) {
         let found = found.map_or_else(|| "not known".to_owned(), |found| format!("{found:.4}"));
@@ -67,10 +68,10 @@ fn published(name: &str) -> Result<(Row, Model), Failure> {
 
 /// The busiest device of a trace, with its working set in KiB.
 fn like(file: &Path, reading: &Reading) -> Result<(Row, Model, Option<u64>), Failure> {
-    let summary = analyse::summary(file, reading, true, |_| {})?;
+    let name = file.display().to_string();
+    let summary = analyse::summary(file, &name, reading, true, |_| {})?;
     let requests = |part: &&Part| part.row.get(Cell::Requests).unwrap_or(0.0) as u64;
     let part = summary.devices.iter().max_by_key(requests).unwrap_or(&summary.all);
-    let name = file.display().to_string();
     let mut model = Model::like(part).map_err(|error| failure(&name, &error))?;
     if let Some(distances) = &summary.reuse {
         model = model.with_reuse(distances);

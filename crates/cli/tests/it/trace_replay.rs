@@ -97,8 +97,12 @@ fn what_cannot_be_replayed_is_a_line_and_touches_nothing() {
     fails(&["far", device, "--device", "sda"], 4, "--destroy-data overwrites it");
     let words = "the trace reaches byte 1073742336, and the target ends at 1048576: --remap modulo";
     fails(&["far", device, "--device", "sda", "--destroy-data"], 1, words);
-    fails(&["far", DEVICE, "--device", "sdc"], 1, "far: no request is of device sdc; there are: sda, sdb");
-    fails(&["far", DEVICE, "--device", "sdb", "--reads-only"], 1, "there is no read in it");
+    fails(
+        &["far", DEVICE, "--device", "sdc"],
+        1,
+        "far: none of its 2 requests is selected; its devices are sda, sdb",
+    );
+    fails(&["far", DEVICE, "--device", "sdb", "--op", "read"], 1, "none of its 2 requests is selected");
     fails(&["far", DEVICE, "--device", "sdb", "--dependent"], 1, "1 of 1 requests have no finish");
     fails(&["a", DEVICE, "--state", "state"], 2, "what is in this device ends with the command");
     fails(&["a", DEVICE, "-o", "a"], 2, "the trace would be overwritten");
@@ -111,7 +115,7 @@ fn what_cannot_be_replayed_is_a_line_and_touches_nothing() {
     assert_eq!(ran.status, 2, "{}", ran.err);
     assert_eq!(std::fs::read(scratch.path("disk")).unwrap(), held, "nothing of it has reached the device");
     // Reads need no permission.
-    scratch.ok(["trace", "replay", "a", device, "--reads-only"]);
+    scratch.ok(["trace", "replay", "a", device, "--op", "read"]);
     assert_eq!(std::fs::read(scratch.path("disk")).unwrap(), held);
     scratch.ok(["trace", "replay", "a", device, "--destroy-data"]);
     assert_ne!(std::fs::read(scratch.path("disk")).unwrap(), held);

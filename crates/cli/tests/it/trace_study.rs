@@ -21,6 +21,21 @@ fn a_row_becomes_a_trace_and_a_row_again() {
         assert_eq!(trace["reuse"]["sampled_pct"], 100.0);
     }
     assert_eq!(found["characteristics"][2]["claims"][0]["found"], 2);
+    assert_eq!(found["schema"], 1);
+    // Of one device all is told, as in the table.
+    let all = &found["traces"][0]["all"];
+    assert!(all["working_set"]["distinct_kib"].as_u64() > Some(0), "{all}");
+    assert_eq!(all["burstiness"], found["traces"][0]["devices"][0]["burstiness"]);
+    scratch.file("dir/a", std::fs::read(scratch.path("a")).unwrap());
+    let found: Value =
+        serde_json::from_str(&scratch.ok(["trace", "analyse", "dir/a", "b", "--json"])).unwrap();
+    assert_eq!(
+        (&found["traces"][0]["all"]["name"], &found["traces"][1]["all"]["name"]),
+        (&"a".into(), &"b".into())
+    );
+    let found: Value =
+        serde_json::from_str(&scratch.ok(["trace", "analyse", "./a", "dir/a", "--json"])).unwrap();
+    assert_eq!(found["traces"][1]["all"]["name"], "dir/a");
     let table = scratch.ok(["trace", "analyse", "a", "b"]);
     assert_eq!(
         table.lines().next().map(|line| line.split_whitespace().collect::<Vec<_>>()),
@@ -31,6 +46,8 @@ fn a_row_becomes_a_trace_and_a_row_again() {
         line.map(|line| line.split_whitespace().collect::<Vec<_>>()),
         Some(vec!["requests", "3897", "3897"])
     );
+    assert!(table.contains("; 6 holds\n") && !table.contains("Characteristic 6"), "{table}");
+    let table = scratch.ok(["trace", "analyse", "a", "b", "--characteristics"]);
     assert!(table.contains("\nCharacteristic 6, times between arrivals are long: holds\n"), "{table}");
 }
 
@@ -131,6 +148,17 @@ fn a_trace_is_shown_on_a_page_and_given_to_drives() {
     let page = std::fs::read_to_string(scratch.path("a.html")).unwrap();
     assert!(page.contains("<title>Trace: a</title>") && page.contains("</html>") && !page.contains("http"));
     scratch.fails(["trace", "analyse", "a", "--html", "none/a.html"], 1, "none/a.html: No such file");
+    // What is no plain file is written to, and not replaced.
+    let pipe = scratch.path("pipe");
+    let rights = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rights, 0).unwrap();
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).unwrap()
+    });
+    scratch.ok(["trace", "analyse", "a", "--html", "pipe"]);
+    assert!(std::os::unix::fs::FileTypeExt::is_fifo(&pipe.metadata().unwrap().file_type()));
+    assert_eq!(reader.join().unwrap(), page.as_bytes());
     let drives = ["--profile", "emmc", "--profile", "emmc-8ps", "--profile", "emmc-hps"];
     let simulate = |more: &[&str]| scratch.ok([&["trace", "simulate", "a"], &drives[..], more].concat());
     let found: Value = serde_json::from_str(&simulate(&["--json"])).expect("it is JSON");

@@ -1,7 +1,7 @@
 //! Alibaba's block traces (Li et al., "An in-depth analysis of cloud block storage workloads in large-scale
 //! production", IISWC 2020): device, R or W, offset and length in bytes, time in microseconds.
 
-use super::number::{US, as_number, column, number, time};
+use super::number::{US, column, number, time};
 use crate::codec::{Line, Lines, Malformed};
 use crate::intake::Intake;
 use crate::request::{Catalogue, Op, Request};
@@ -32,13 +32,8 @@ impl Lines for Alibaba {
 }
 
 /// A line; the time is cut to microseconds.
-pub(crate) fn write(request: &Request, names: &Catalogue, line: &mut String) -> bool {
-    let op = match request.op {
-        Op::Read => 'R',
-        Op::Write => 'W',
-        Op::Discard | Op::Flush => return false,
-    };
-    let device = as_number(names.devices.name(request.device), request.device);
+pub(crate) fn write(request: &Request, device: &str, _names: &Catalogue, line: &mut String) -> bool {
+    let Some(op) = request.op.either('R', 'W') else { return false };
     let (offset, bytes, us) = (request.offset, request.bytes, request.arrival_ns / 1000);
     line.push_str(&format!("{device},{op},{offset},{bytes},{us}\n"));
     true

@@ -45,14 +45,10 @@ impl Lines for Biotracer {
 }
 
 /// A line of a request that has all three times, and begins and ends with a sector.
-pub(crate) fn write(request: &Request, _names: &Catalogue, line: &mut String) -> bool {
+pub(crate) fn write(request: &Request, _device: &str, _names: &Catalogue, line: &mut String) -> bool {
     let Some((sector, count)) = in_sectors(request.offset, request.bytes) else { return false };
     let (Some(start), Some(finish)) = (request.start_ns, request.finish_ns) else { return false };
-    let op = match request.op {
-        Op::Read => 0,
-        Op::Write => WRITE,
-        Op::Discard | Op::Flush => return false,
-    };
+    let Some(op) = request.op.either(0, WRITE) else { return false };
     // Of a trace that does not tell, a request waited that was not given to the device when it arrived.
     let waited = request.waited.unwrap_or(start > request.arrival_ns);
     let flags = op | if waited { 0 } else { NO_WAIT };

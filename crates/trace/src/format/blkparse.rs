@@ -2,10 +2,11 @@
 //! process action rwbs`, and then by the action: `sector + sectors [name]`, `sector / sector [name]` of a split,
 //! `[name]` of a flush without data. Below it is a summary.
 
-use super::event::{Unwritten, device_numbers, letters, rwbs};
+use super::event::{Unwritten, letters, rwbs};
 use super::number::{S, column, number, seconds, sectors, time};
 use crate::codec::{Encoder, Line, Lines, Malformed, Output};
 use crate::intake::Intake;
+use crate::labels::Labels;
 use crate::pairing::{Event, Pairing, Stage};
 use crate::request::{Catalogue, Op, Request};
 use std::fs::File;
@@ -88,17 +89,16 @@ pub(crate) fn create(out: Output) -> io::Result<Box<dyn Encoder + Send>> {
 }
 
 impl Writer {
-    fn until(&mut self, now_ns: u64, names: &Catalogue) -> io::Result<()> {
+    fn until(&mut self, now_ns: u64, names: &Catalogue, labels: &mut Labels) -> io::Result<()> {
         while let Some((stage, time_ns, request)) = self.events.next(now_ns) {
             self.sequence += 1;
-            let (major, minor) = device_numbers(names, request.device);
             let name = names.processes.name(request.process);
             let (action, name) = match stage {
                 Stage::Queued => ('Q', name),
                 Stage::Issued => ('D', name),
                 _ => ('C', "0"),
             };
-            let device = format!("{major},{minor}");
+            let device = labels.of(request.device, names);
             let (time, what) = (seconds(time_ns), letters(&request));
             let (sequence, pid) = (self.sequence, request.process);
             write!(self.out, "{device:>6} {:>3} {sequence:>8} {time:>15} {pid:>5}  {action} {what:>3} ", 0)?;
@@ -112,16 +112,16 @@ impl Writer {
 }
 
 impl Encoder for Writer {
-    fn write(&mut self, request: &Request, names: &Catalogue) -> io::Result<bool> {
+    fn write(&mut self, request: &Request, names: &Catalogue, labels: &mut Labels) -> io::Result<bool> {
         if super::number::in_sectors(request.offset, request.bytes).is_none() {
             return Ok(false);
         }
-        self.until(request.arrival_ns, names)?;
+        self.until(request.arrival_ns, names, labels)?;
         Ok(self.events.put(request))
     }
 
-    fn finish(mut self: Box<Self>, names: &Catalogue) -> io::Result<File> {
-        self.until(u64::MAX, names)?;
+    fn finish(mut self: Box<Self>, names: &Catalogue, labels: &mut Labels) -> io::Result<File> {
+        self.until(u64::MAX, names, labels)?;
         self.out.into_inner().map_err(io::IntoInnerError::into_error)
     }
 }

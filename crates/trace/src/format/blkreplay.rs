@@ -39,7 +39,7 @@ impl Lines for Blkreplay {
 }
 
 /// A line of a request that begins and ends with a sector.
-pub(crate) fn write(request: &Request, _names: &Catalogue, line: &mut String) -> bool {
+pub(crate) fn write(request: &Request, _device: &str, _names: &Catalogue, line: &mut String) -> bool {
     let Some((sector, count)) = in_sectors(request.offset, request.bytes) else { return false };
     let op = match request.op {
         Op::Read => 'R',

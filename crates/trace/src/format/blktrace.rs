@@ -1,10 +1,11 @@
 //! blktrace's binary files (include/uapi/linux/blktrace_api.h, version 7): records of 48 bytes, in the byte order of
 //! the machine, each with data behind it; a file for each processor. They are joined by their times, as blkparse does.
 
-use super::event::{Unwritten, device_numbers};
+use super::event::Unwritten;
 use super::number::in_sectors;
-use crate::codec::{Decoder, Encoder, Input, Malformed, Output};
+use crate::codec::{Decoder, Encoder, Input, Malformed, Member, Output};
 use crate::intake::{Intake, Stop};
+use crate::labels::{Labels, device_numbers};
 use crate::pairing::{Event, Pairing, Stage};
 use crate::request::{Catalogue, Flags, Op, Request};
 use std::collections::HashMap;
@@ -28,6 +29,9 @@ const AHEAD: u32 = 1 << 27;
 const META: u32 = 1 << 28;
 const DISCARD: u32 = 1 << 29;
 const FUA: u32 = 1 << 31;
+/// Categories that are flags of a request.
+const FLAGS: [(u32, Flags); 4] =
+    [(FUA, Flags::FUA), (SYNC, Flags::SYNC), (META, Flags::META), (AHEAD, Flags::AHEAD)];
 /// Categories of events, which blktrace filters by.
 const TC_QUEUE: u32 = 1 << 20;
 const TC_ISSUE: u32 = 1 << 22;
@@ -66,13 +70,17 @@ pub(crate) fn begins(head: &[u8]) -> bool {
 }
 
 /// Reads the files of all processors.
-pub(crate) fn open(inputs: Vec<Input>) -> Box<dyn Decoder + Send> {
-    let files = inputs.into_iter().map(|input| Joined { input: Some(input), next: None }).collect();
+pub(crate) fn open(members: Vec<Member>) -> Box<dyn Decoder + Send> {
+    let file = |Member { name, input }| Joined { name, records: 0, input: Some(input), next: None };
+    let files = members.into_iter().map(file).collect();
     Box::new(Blktrace { files, names: HashMap::new(), pairing: Pairing::default() })
 }
 
 /// A processor's file, with the record that comes next.
 struct Joined {
+    name: String,
+    /// Records that were read.
+    records: u64,
     input: Option<Input>,
     next: Option<Record>,
 }
@@ -108,19 +116,20 @@ impl Joined {
                 return Ok(());
             }
             intake.read();
+            self.records += 1;
             let record = if found < RECORD_BYTES { Err(Malformed::Cut) } else { record(&bytes, input)? };
             match record {
                 Ok(record) => self.next = Some(record),
                 Err(Malformed::Cut) => {
                     // blktrace was ended while it wrote.
                     self.input = None;
-                    intake.malformed(Malformed::Cut, "")?;
+                    intake.malformed(Malformed::Cut, &format!("record {} of {}", self.records, self.name))?;
                 }
                 // Where the next record begins is not known.
                 Err(_) => {
+                    let Self { name, records, .. } = self;
                     return Err(Stop::Broken(format!(
-                        "record {} is none of blktrace, version 7",
-                        intake.counts.lines
+                        "record {records} of {name} is none of blktrace, version 7"
                     )));
                 }
             }
@@ -187,8 +196,7 @@ impl Blktrace {
             () if is(READ) => Op::Read,
             () => return Ok(()),
         };
-        let all = [(FUA, Flags::FUA), (SYNC, Flags::SYNC), (META, Flags::META), (AHEAD, Flags::AHEAD)];
-        let flags = all
+        let flags = FLAGS
             .iter()
             .filter(|(bit, _)| is(*bit))
             .fold(Flags::default(), |flags, (_, flag)| flags.and(*flag));
@@ -279,9 +287,10 @@ impl Writer {
         Ok(())
     }
 
-    fn until(&mut self, now_ns: u64, names: &Catalogue) -> io::Result<()> {
+    fn until(&mut self, now_ns: u64, names: &Catalogue, labels: &mut Labels) -> io::Result<()> {
         while let Some((stage, time_ns, request)) = self.events.next(now_ns) {
-            let (major, minor) = device_numbers(names, request.device);
+            let label = labels.of(request.device, names);
+            let (major, minor) = device_numbers(label).expect("a label of a pair is one");
             let stage = match stage {
                 Stage::Queued => QUEUE | TC_QUEUE,
                 Stage::Issued => ISSUE | TC_ISSUE,
@@ -293,8 +302,7 @@ impl Writer {
                 Op::Discard => WRITE | DISCARD,
                 Op::Flush => WRITE | FLUSH,
             };
-            let all = [(FUA, Flags::FUA), (SYNC, Flags::SYNC), (META, Flags::META), (AHEAD, Flags::AHEAD)];
-            let flags = all
+            let flags = FLAGS
                 .iter()
                 .filter(|(_, flag)| request.flags.has(*flag))
                 .fold(TC_FS, |bits, (bit, _)| bits | bit);
@@ -304,7 +312,7 @@ impl Writer {
                 bytes: request.bytes as u32,
                 action: stage | op | flags,
                 pid: request.process,
-                device: major << 20 | minor & 0xf_ffff,
+                device: major << 20 | minor,
                 error: 0,
                 data: Vec::new(),
             })?;
@@ -314,18 +322,18 @@ impl Writer {
 }
 
 impl Encoder for Writer {
-    fn write(&mut self, request: &Request, names: &Catalogue) -> io::Result<bool> {
+    fn write(&mut self, request: &Request, names: &Catalogue, labels: &mut Labels) -> io::Result<bool> {
         // The field for the bytes has 32 bits.
         if in_sectors(request.offset, request.bytes).is_none() || request.bytes > u32::MAX.into() {
             return Ok(false);
         }
         self.names(names)?;
-        self.until(request.arrival_ns, names)?;
+        self.until(request.arrival_ns, names, labels)?;
         Ok(self.events.put(request))
     }
 
-    fn finish(mut self: Box<Self>, names: &Catalogue) -> io::Result<File> {
-        self.until(u64::MAX, names)?;
+    fn finish(mut self: Box<Self>, names: &Catalogue, labels: &mut Labels) -> io::Result<File> {
+        self.until(u64::MAX, names, labels)?;
         self.out.into_inner().map_err(io::IntoInnerError::into_error)
     }
 }

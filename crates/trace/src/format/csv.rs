@@ -1,5 +1,5 @@
-//! Comma-separated values below a line that names the columns: each name ends in its unit, as `arrival_ns`,
-//! `offset_bytes` or `size(sectors)`. A value may be in quotes.
+//! Values between commas, semicolons or tabs below a line that names the columns: each name ends in its unit, as
+//! `arrival_ns`, `offset_bytes` or `size(sectors)`. A value may be in quotes. Written are commas.
 
 use super::event::rwbs;
 use super::number::{MS, S, US, decimal_ns};
@@ -65,20 +65,35 @@ impl Column {
     }
 }
 
+/// What may be between values.
+const SEPARATORS: [char; 3] = [',', ';', '\t'];
+
 #[derive(Default)]
 pub(crate) struct Csv {
     columns: Vec<Column>,
+    separator: char,
+}
+
+/// The columns that a line names, if they are enough for a request.
+fn columns(line: &str, separator: char) -> Option<Vec<Column>> {
+    let columns: Vec<Column> = values(line, separator).iter().map(|name| Column::named(name)).collect();
+    let has = |is: fn(&Column) -> bool| columns.iter().any(is);
+    let enough = has(|column| matches!(column, Column::Arrival(_)))
+        && has(|column| matches!(column, Column::Offset(_)))
+        && has(|column| matches!(column, Column::Size(_)))
+        && has(|column| *column == Column::Op);
+    enough.then_some(columns)
 }
 
 /// The values of a line; quotes around one are taken away, and two within one are one.
-fn values(line: &str) -> Vec<String> {
+fn values(line: &str, separator: char) -> Vec<String> {
     let (mut values, mut value, mut is_quoted) = (Vec::new(), String::new(), false);
     let mut letters = line.trim_end_matches(['\r', '\n']).chars().peekable();
     while let Some(letter) = letters.next() {
         match letter {
             '"' if is_quoted && letters.peek() == Some(&'"') => value.extend(letters.next()),
             '"' if is_quoted || value.is_empty() => is_quoted = !is_quoted,
-            ',' if !is_quoted => values.push(std::mem::take(&mut value)),
+            letter if letter == separator && !is_quoted => values.push(std::mem::take(&mut value)),
             letter => value.push(letter),
         }
     }
@@ -101,20 +116,13 @@ impl Lines for Csv {
         if line.trim().is_empty() || line.starts_with('#') {
             return Ok(Line::Comment);
         }
-        let values = values(line);
         if self.columns.is_empty() {
-            let columns: Vec<Column> = values.iter().map(|name| Column::named(name)).collect();
-            let has = |is: fn(&Column) -> bool| columns.iter().any(is);
-            let enough = has(|column| matches!(column, Column::Arrival(_)))
-                && has(|column| matches!(column, Column::Offset(_)))
-                && has(|column| matches!(column, Column::Size(_)))
-                && has(|column| *column == Column::Op);
-            if !enough {
-                return Err(Malformed::Foreign);
-            }
-            self.columns = columns;
+            let told = |separator| Some((separator, columns(line, separator)?));
+            (self.separator, self.columns) =
+                SEPARATORS.into_iter().find_map(told).ok_or(Malformed::Foreign)?;
             return Ok(Line::Data);
         }
+        let values = values(line, self.separator);
         if values.len() != self.columns.len() {
             return Err(Malformed::Missing("value for each column"));
         }
@@ -171,7 +179,7 @@ fn quoted(name: &str) -> String {
 }
 
 /// A line; every request has one.
-pub(crate) fn write(request: &Request, names: &Catalogue, line: &mut String) -> bool {
+pub(crate) fn write(request: &Request, device: &str, names: &Catalogue, line: &mut String) -> bool {
     let some = |time: Option<u64>| time.map(|time| time.to_string()).unwrap_or_default();
     let waited = request.waited.map(|waited| waited.to_string()).unwrap_or_default();
     line.push_str(&format!(
@@ -182,7 +190,7 @@ pub(crate) fn write(request: &Request, names: &Catalogue, line: &mut String) -> 
         request.op.name(),
         request.offset,
         request.bytes,
-        quoted(names.devices.name(request.device)),
+        quoted(device),
         quoted(names.processes.name(request.process)),
         request.flags.0,
     ));

@@ -3,7 +3,7 @@
 
 use crate::intake::WINDOW;
 use crate::pairing::Stage;
-use crate::request::{Catalogue, Flags, Op, Request};
+use crate::request::{Flags, Op, Request};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -59,14 +59,6 @@ impl Unwritten {
         self.last_ns = time;
         Some((stage, time, request))
     }
-}
-
-/// The device's major and minor number: those that its name is (`8,33`), else 0 and its index.
-pub(crate) fn device_numbers(names: &Catalogue, device: u32) -> (u32, u32) {
-    let name = names.devices.name(device);
-    let numbers =
-        name.split_once(',').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-    numbers.unwrap_or((0, device))
 }
 
 /// Operation and flags that the kernel's letters say (`WS`, `RA`, `FWFSM`); none of what reads and writes nothing.

@@ -5,6 +5,7 @@
 use super::number::{US, column, number, time};
 use crate::codec::{Encoder, Line, Lines, Malformed, Output};
 use crate::intake::Intake;
+use crate::labels::Labels;
 use crate::request::{Catalogue, Op, Request};
 use std::fs::File;
 use std::io::{self, Write};
@@ -75,20 +76,14 @@ pub(crate) fn create(mut out: Output) -> io::Result<Box<dyn Encoder + Send>> {
     Ok(Box::new(Writer { out, known: Vec::new(), last_us: 0 }))
 }
 
-/// A name without the spaces that would end it.
-fn file_name(names: &Catalogue, device: u32) -> String {
-    let name = names.devices.name(device);
-    if name.is_empty() { "device".to_owned() } else { name.replace(char::is_whitespace, "_") }
-}
-
 impl Encoder for Writer {
-    fn write(&mut self, request: &Request, names: &Catalogue) -> io::Result<bool> {
+    fn write(&mut self, request: &Request, names: &Catalogue, labels: &mut Labels) -> io::Result<bool> {
         let (device, us) = (request.device as usize, request.arrival_ns / 1000);
         if us < self.last_us {
             // fio waits for the time of a line, one line after the other.
             return Ok(false);
         }
-        let name = file_name(names, request.device);
+        let name = labels.of(request.device, names);
         self.last_us = us;
         if self.known.len() <= device {
             self.known.resize(device + 1, false);
@@ -106,9 +101,9 @@ impl Encoder for Writer {
         Ok(true)
     }
 
-    fn finish(mut self: Box<Self>, names: &Catalogue) -> io::Result<File> {
+    fn finish(mut self: Box<Self>, names: &Catalogue, labels: &mut Labels) -> io::Result<File> {
         for (device, _) in self.known.iter().enumerate().filter(|(_, known)| **known) {
-            writeln!(self.out, "{} {} close", self.last_us, file_name(names, device as u32))?;
+            writeln!(self.out, "{} {} close", self.last_us, labels.of(device as u32, names))?;
         }
         self.out.into_inner().map_err(io::IntoInnerError::into_error)
     }

@@ -40,18 +40,10 @@ impl Lines for Msr {
 }
 
 /// A line of a request whose finish is known. Times are cut to 100 ns.
-pub(crate) fn write(request: &Request, names: &Catalogue, line: &mut String) -> bool {
-    let op = match request.op {
-        Op::Read => "Read",
-        Op::Write => "Write",
-        Op::Discard | Op::Flush => return false,
-    };
+pub(crate) fn write(request: &Request, device: &str, _names: &Catalogue, line: &mut String) -> bool {
+    let Some(op) = request.op.either("Read", "Write") else { return false };
     let Some(finish) = request.finish_ns else { return false };
-    let name = names.devices.name(request.device);
-    let numbered = name.rsplit_once('.').filter(|(_, disk)| disk.parse::<u32>().is_ok());
-    let index = request.device.to_string();
-    let (host, disk) = numbered.unwrap_or((if name.is_empty() { "host" } else { name }, &index));
-    let host = host.replace(',', "_");
+    let Some((host, disk)) = device.rsplit_once('.') else { return false };
     let (time, response) = (request.arrival_ns / 100 + EPOCH, finish / 100 - request.arrival_ns / 100);
     line.push_str(&format!("{time},{host},{disk},{op},{},{},{response}\n", request.offset, request.bytes));
     true

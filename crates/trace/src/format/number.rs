@@ -44,6 +44,15 @@ pub(crate) fn decimal_ns(text: &str, digits: u32) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(10u64.pow(digits))?.checked_add(part)
 }
 
+/// A time with its unit behind it, in nanoseconds; without a unit it is seconds.
+pub(crate) fn time_ns(text: &str) -> Option<u64> {
+    // Of `ns`, `s` is the end, too.
+    let units = [("ns", 0), ("us", US), ("ms", MS), ("s", S), ("", S)];
+    let (number, digits) =
+        units.into_iter().find_map(|(unit, digits)| Some((text.strip_suffix(unit)?, digits)))?;
+    decimal_ns(number, digits)
+}
+
 /// Nanoseconds as seconds with nine digits.
 pub(crate) fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
@@ -52,11 +61,6 @@ pub(crate) fn seconds(ns: u64) -> String {
 /// Sectors of 512 bytes of a request: first and number; none where it does not begin and end with one.
 pub(crate) fn in_sectors(offset: u64, bytes: u64) -> Option<(u64, u64)> {
     (offset.is_multiple_of(512) && bytes.is_multiple_of(512)).then_some((offset / 512, bytes / 512))
-}
-
-/// The number that a name is, or else its index.
-pub(crate) fn as_number(name: &str, index: u32) -> u64 {
-    name.parse().unwrap_or(u64::from(index))
 }
 
 #[cfg(test)]
@@ -85,6 +89,12 @@ mod tests {
         ] {
             assert_eq!(decimal_ns(text, digits), ns, "{text}");
         }
+        for (text, ns) in
+            [("2", 2_000_000_000), ("1.5s", 1_500_000_000), ("2.5ms", 2_500_000), ("3us", 3000), ("7ns", 7)]
+        {
+            assert_eq!(time_ns(text), Some(ns), "{text}");
+        }
+        assert_eq!((time_ns("ns"), time_ns("1h"), time_ns("")), (None, None, None));
         assert_eq!(seconds(1_398_406_382_756_832_267), "1398406382.756832267");
     }
 }

@@ -5,9 +5,11 @@
 //! request touches, as a simulator of caches wants it (libCacheSim issue 99), and the next accesses are those of the
 //! whole trace: this takes memory for each distinct object.
 
-use crate::codec::{Decoder, Encoder, Input, Malformed, Output};
+use crate::codec::{Decoder, Encoder, Input, Malformed, Member, Output};
 use crate::intake::{Intake, Stop};
+use crate::labels::Labels;
 use crate::request::{Catalogue, Op, Request};
+use rustix::fs::OFlags;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -70,7 +72,8 @@ pub(crate) fn begins(head: &[u8]) -> bool {
 }
 
 /// Reads one file.
-pub(crate) fn open(inputs: Vec<Input>) -> Box<dyn Decoder + Send> {
+pub(crate) fn open(members: Vec<Member>) -> Box<dyn Decoder + Send> {
+    let inputs: Vec<Input> = members.into_iter().map(|member| member.input).collect();
     Box::new(Reader { inputs: inputs.into_iter() })
 }
 
@@ -108,14 +111,16 @@ struct Writer {
     records: u64,
 }
 
-/// Writes records, and at the end what follows each. The output must be a file.
-pub(crate) fn create(mut out: Output) -> io::Result<Box<dyn Encoder + Send>> {
-    out.stream_position()?;
+/// Writes records, and at the end what follows each. The output must be a plain file.
+pub(crate) fn create(out: Output) -> io::Result<Box<dyn Encoder + Send>> {
+    if !rustix::fs::fcntl_getfl(out.get_ref())?.contains(OFlags::RDWR) {
+        return Err(io::Error::other("the records are looked at again at the end: name a plain file"));
+    }
     Ok(Box::new(Writer { out, records: 0 }))
 }
 
 impl Encoder for Writer {
-    fn write(&mut self, request: &Request, _names: &Catalogue) -> io::Result<bool> {
+    fn write(&mut self, request: &Request, _names: &Catalogue, _labels: &mut Labels) -> io::Result<bool> {
         let Ok(time_s) = u32::try_from(request.arrival_ns / 1_000_000_000) else { return Ok(false) };
         if !matches!(request.op, Op::Read | Op::Write) {
             return Ok(false);
@@ -129,7 +134,7 @@ impl Encoder for Writer {
         Ok(true)
     }
 
-    fn finish(self: Box<Self>, _names: &Catalogue) -> io::Result<File> {
+    fn finish(self: Box<Self>, _names: &Catalogue, _labels: &mut Labels) -> io::Result<File> {
         let Self { out, records } = *self;
         let mut file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         let mut next: HashMap<u64, i64> = HashMap::new();

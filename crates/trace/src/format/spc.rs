@@ -1,7 +1,7 @@
 //! The Storage Performance Council's trace format (revision 1.0.1), as of UMass: application storage unit, first
 //! sector of 512 bytes, bytes, R or W, time in seconds. Whatever follows is not ours.
 
-use super::number::{S, as_number, column, number, seconds, sectors, time};
+use super::number::{S, column, number, seconds, sectors, time};
 use crate::codec::{Line, Lines, Malformed};
 use crate::intake::Intake;
 use crate::request::{Catalogue, Op, Request};
@@ -35,17 +35,12 @@ impl Lines for Spc {
 }
 
 /// A line of a request that begins with a sector.
-pub(crate) fn write(request: &Request, names: &Catalogue, line: &mut String) -> bool {
-    let op = match request.op {
-        Op::Read => 'R',
-        Op::Write => 'W',
-        Op::Discard | Op::Flush => return false,
-    };
+pub(crate) fn write(request: &Request, device: &str, _names: &Catalogue, line: &mut String) -> bool {
+    let Some(op) = request.op.either('R', 'W') else { return false };
     if !request.offset.is_multiple_of(512) {
         return false;
     }
-    let unit = as_number(names.devices.name(request.device), request.device);
     let (sector, bytes, time) = (request.offset / 512, request.bytes, seconds(request.arrival_ns));
-    line.push_str(&format!("{unit},{sector},{bytes},{op},{time}\n"));
+    line.push_str(&format!("{device},{sector},{bytes},{op},{time}\n"));
     true
 }

@@ -1,7 +1,7 @@
 //! Tencent's block storage (Zhang et al., "OSCA", USENIX ATC 2020): time in seconds, first sector, sectors, 0 for a
 //! read or 1 for a write, volume.
 
-use super::number::{S, as_number, column, in_sectors, seconds, sectors, time};
+use super::number::{S, column, in_sectors, seconds, sectors, time};
 use crate::codec::{Line, Lines, Malformed};
 use crate::intake::Intake;
 use crate::request::{Catalogue, Op, Request};
@@ -35,16 +35,11 @@ impl Lines for Tencent {
 }
 
 /// A line. The original's times are whole seconds; where ours are not, they have digits behind a point.
-pub(crate) fn write(request: &Request, names: &Catalogue, line: &mut String) -> bool {
+pub(crate) fn write(request: &Request, device: &str, _names: &Catalogue, line: &mut String) -> bool {
     let Some((sector, count)) = in_sectors(request.offset, request.bytes) else { return false };
-    let op = match request.op {
-        Op::Read => 0,
-        Op::Write => 1,
-        Op::Discard | Op::Flush => return false,
-    };
+    let Some(op) = request.op.either(0, 1) else { return false };
     let time = seconds(request.arrival_ns);
     let time = time.strip_suffix(".000000000").unwrap_or(&time);
-    let volume = as_number(names.devices.name(request.device), request.device);
-    line.push_str(&format!("{time},{sector},{count},{op},{volume}\n"));
+    line.push_str(&format!("{time},{sector},{count},{op},{device}\n"));
     true
 }

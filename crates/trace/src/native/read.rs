@@ -3,13 +3,16 @@
 use super::column::{NO_NAME, Names, Numbers};
 use super::order;
 use super::pages::Chunks;
-use super::{ARRIVAL, DEVICE, FINISH, FLAGS, MAGIC, OFFSET, OP, PROCESS, SIZE, START, WAITED};
+use super::{
+    ARRIVAL, COLUMN_UNITS, DEVICE, FINISH, FLAGS, MAGIC, OFFSET, OP, PROCESS, SIZE, START, UNIT_KEY, VERSION,
+    VERSION_KEY, WAITED,
+};
 use crate::codec::{Decoder, Malformed};
 use crate::intake::{Intake, Stop};
 use crate::request::{Flags, Op, Request};
 use parquet::basic::Type;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
+use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
 use parquet::schema::types::SchemaDescriptor;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -60,7 +63,7 @@ fn guarded<T>(of_strangers: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop>
 pub(crate) fn open(path: &Path) -> Result<Box<dyn Decoder + Send>, Stop> {
     // To open a pipe once more would wait for another writer.
     if !path.metadata()?.is_file() {
-        return Err(broken("Parquet is read here and there, and this is no plain file: give it a name"));
+        return Err(broken("a Parquet file cannot be read from a pipe; save it first"));
     }
     let file = File::open(path)?;
     let len = file.metadata()?.len();
@@ -76,6 +79,7 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Decoder + Send>, Stop> {
         return Err(broken(format!("Parquet with a description of {footer} bytes, more than 64 MiB")));
     }
     let metadata = guarded(|| ParquetMetaDataReader::new().parse_and_finish(&file).map_err(failed))?;
+    known(metadata.file_metadata())?;
     let columns = Columns::of(metadata.file_metadata().schema_descr())?;
     let rows = metadata.row_groups().iter().map(RowGroupMetaData::num_rows);
     let rows = rows.map(|rows| u64::try_from(rows).ok()).try_fold(0u64, |sum, rows| sum.checked_add(rows?));
@@ -97,6 +101,26 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Decoder + Send>, Stop> {
         floor_ns: 0,
         latest_ns: 0,
     }))
+}
+
+/// Refuses what says of itself that it is another version of this format, or has other units.
+fn known(metadata: &FileMetaData) -> Result<(), Stop> {
+    for pair in metadata.key_value_metadata().into_iter().flatten() {
+        let value = pair.value.as_deref().unwrap_or_default();
+        if pair.key == VERSION_KEY && value != VERSION {
+            return Err(broken(format!(
+                "Parquet of nvmed, version {}; this program reads version {VERSION}",
+                value.escape_default()
+            )));
+        }
+        let Some(column) = pair.key.strip_prefix(UNIT_KEY) else { continue };
+        let unit = COLUMN_UNITS.iter().find(|(name, _)| *name == column);
+        if let Some((_, unit)) = unit.filter(|(_, unit)| *unit != value) {
+            let value = value.escape_default();
+            return Err(broken(format!("its column `{column}` is in {value}, which is not {unit}")));
+        }
+    }
+    Ok(())
 }
 
 /// Where the columns are.
@@ -262,6 +286,14 @@ fn name(names: Option<&Names>, row: usize) -> Result<u32, Malformed> {
     }
 }
 
+/// What is wrong, and in which row group, from 1.
+fn of_group(stop: Stop, number: usize) -> Stop {
+    match stop {
+        Stop::Broken(what) => Stop::Broken(format!("row group {number}: {what}")),
+        stop => stop,
+    }
+}
+
 struct Reader {
     chunks: Arc<Chunks>,
     metadata: ParquetMetaData,
@@ -281,14 +313,16 @@ impl Decoder for Reader {
         let Some(group) = self.group.as_mut().filter(|group| group.left > 0) else {
             let Some(next) = self.metadata.row_groups().get(self.next_group) else { return Ok(false) };
             let is_before_all = self.before_all[self.next_group];
-            let group =
-                guarded(|| Group::open(&self.chunks, next, &self.columns, is_before_all).map_err(failed))?;
-            self.group = Some(group);
             self.next_group += 1;
+            let number = self.next_group;
+            let group =
+                guarded(|| Group::open(&self.chunks, next, &self.columns, is_before_all).map_err(failed));
+            self.group = Some(group.map_err(|stop| of_group(stop, number))?);
             return Ok(true);
         };
         let rows = group.left.min(BATCH_ROWS as u64) as usize;
-        guarded(|| group.read(rows, intake).map_err(failed))?;
+        let number = self.next_group;
+        guarded(|| group.read(rows, intake).map_err(failed)).map_err(|stop| of_group(stop, number))?;
         group.left -= rows as u64;
         for row in 0..rows {
             intake.read();

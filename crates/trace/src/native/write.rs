@@ -1,8 +1,9 @@
 //! Requests into Parquet.
 
-use super::{ARRIVAL, FINISH, OFFSET, SIZE, START, VERSION, VERSION_KEY};
+use super::{ARRIVAL, COLUMN_UNITS, FINISH, OFFSET, SIZE, START, UNIT_KEY, VERSION, VERSION_KEY};
 use crate::codec::{Encoder, Output};
 use crate::intake::WINDOW;
+use crate::labels::Labels;
 use crate::request::{Catalogue, Names, Op, Request};
 use parquet::basic::{Compression, Encoding};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
@@ -50,12 +51,14 @@ pub(crate) fn create(out: Output) -> io::Result<Box<dyn Encoder + Send>> {
     let sorting =
         SORTED_BY.map(|column_idx| SortingColumn { column_idx, descending: false, nulls_first: false });
     let version = KeyValue::new(VERSION_KEY.to_owned(), VERSION.to_owned());
+    let units =
+        COLUMN_UNITS.map(|(column, unit)| KeyValue::new(format!("{UNIT_KEY}{column}"), unit.to_owned()));
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by("nvmed".to_owned())
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_sorting_columns(Some(sorting.to_vec()))
-        .set_key_value_metadata(Some(vec![version]));
+        .set_key_value_metadata(Some(std::iter::once(version).chain(units).collect()));
     // Times and places are near the ones before them, and hardly one is there twice.
     for column in [OFFSET, ARRIVAL, START, FINISH] {
         let path = ColumnPath::from(column);
@@ -69,7 +72,7 @@ pub(crate) fn create(out: Output) -> io::Result<Box<dyn Encoder + Send>> {
 }
 
 impl Encoder for Writer {
-    fn write(&mut self, request: &Request, names: &Catalogue) -> io::Result<bool> {
+    fn write(&mut self, request: &Request, names: &Catalogue, _labels: &mut Labels) -> io::Result<bool> {
         self.rows.push(*request);
         if self.rows.len() == GROUP_ROWS {
             self.group(names).map_err(failed)?;
@@ -77,7 +80,7 @@ impl Encoder for Writer {
         Ok(true)
     }
 
-    fn finish(mut self: Box<Self>, names: &Catalogue) -> io::Result<File> {
+    fn finish(mut self: Box<Self>, names: &Catalogue, _labels: &mut Labels) -> io::Result<File> {
         if !self.rows.is_empty() {
             self.group(names).map_err(failed)?;
         }

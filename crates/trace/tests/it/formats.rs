@@ -1,7 +1,8 @@
 //! Each format: what is written is read again, as far as the format can say it, and is told from all others.
 
-use crate::scratch::{Scratch, format, read, write};
-use nvmed_trace::{Catalogue, FORMATS, Flags, Op, Request};
+use crate::scratch::{Scratch, format, read, rest, said, write};
+use nvmed_trace::{Catalogue, FORMATS, Flags, Op, Options, Request, Sink, Source};
+use std::collections::BTreeSet;
 
 /// Nanoseconds of a day in 2014.
 const DAY_NS: u64 = 1_398_406_382_756_832_267;
@@ -73,7 +74,7 @@ fn kept(format: &str, (device, process, request): &Named) -> Option<Named> {
         "alibaba" => {
             Some((number.to_owned(), String::new(), Request { arrival_ns: us(request.arrival_ns), ..plain }))
         }
-        "tencent" | "spc" | "disksim" => Some((number.to_owned(), String::new(), plain)),
+        "tencent" | "spc" | "disksim" | "mqsim" => Some((number.to_owned(), String::new(), plain)),
         other => panic!("{other} has no row here"),
     }
 }
@@ -104,8 +105,8 @@ fn what_is_written_is_read_again() {
         assert_eq!((found.len(), source.counts().malformed), (wanted.len(), 0), "{name}");
         seen += 1;
     }
-    assert_eq!(seen, 12);
-    assert_eq!(scratch.names().len(), 12, "nothing lies beside the traces: {:?}", scratch.names());
+    assert_eq!(seen, 13);
+    assert_eq!(scratch.names().len(), 13, "nothing lies beside the traces: {:?}", scratch.names());
 }
 
 #[test]
@@ -151,14 +152,19 @@ const SAMPLES: [(&str, &str, &[Plain]); 12] = [
         &[(Op::Write, 8192, 4096, 500_000_000), (Op::Read, 512, 1024, 1_000_000_000)],
     ),
     (
-        "disksim",
+        "mqsim",
         "938513000 4 264719034 16 0\n938828000 3 8 16 1\n",
         &[(Op::Write, 264_719_034 * 512, 8192, 938_513_000), (Op::Read, 4096, 8192, 938_828_000)],
     ),
     (
         "disksim",
-        "0.5 4 8 16 0\n1.25 3 8 16 1\n",
-        &[(Op::Write, 4096, 8192, 500_000), (Op::Read, 4096, 8192, 1_250_000)],
+        // What has no point is milliseconds, too.
+        "0.5 4 8 16 0\n1 3 8 16 1\n1.5 3 8 16 1\n",
+        &[
+            (Op::Write, 4096, 8192, 500_000),
+            (Op::Read, 4096, 8192, 1_000_000),
+            (Op::Read, 4096, 8192, 1_500_000),
+        ],
     ),
     (
         "biotracer",
@@ -253,6 +259,118 @@ fn flags_and_stamps_are_those_of_the_formats() {
     assert_eq!(source.names().processes.name(found[0].process), "jbd2/sda1-8");
     assert_eq!((found[0].op, found[0].flags), (Op::Write, Flags::FUA.and(Flags::SYNC).and(Flags::META)));
     assert_eq!((found[1].op, found[1].response_ns()), (Op::Flush, Some(100_000_000)));
+}
+
+#[test]
+fn whole_milliseconds_are_read_as_they_are_named() {
+    let scratch = Scratch::new();
+    let path = scratch.file("t", "1 0 8 8 0\n2 0 16 8 0\n");
+    for (name, unit_ns) in [("disksim", 1_000_000), ("mqsim", 1)] {
+        let options = Options { format: Some(format(name)), ..Options::default() };
+        let found = rest(&mut Source::open(&path, &options).unwrap()).unwrap();
+        assert_eq!(
+            found.iter().map(|one| one.arrival_ns).collect::<Vec<_>>(),
+            [unit_ns, 2 * unit_ns],
+            "{name}"
+        );
+    }
+    // Nanoseconds have no point: the line is counted, and not read as something else.
+    let options = Options { format: Some(format("mqsim")), ..Options::default() };
+    let mut source = Source::open(&scratch.file("p", "1 0 8 8 0\n1.5 0 16 8 0\n"), &options).unwrap();
+    assert_eq!((rest(&mut source).unwrap().len(), source.counts().malformed), (1, 1));
+}
+
+#[test]
+fn values_are_between_commas_semicolons_or_tabs_and_may_follow_a_byte_order_mark() {
+    let scratch = Scratch::new();
+    for separator in [",", ";", "\t"] {
+        let lines =
+            [["arrival_ns", "op", "offset_bytes", "size_bytes", "device"], ["5", "read", "512", "1024", "a"]];
+        let text = lines.map(|line| line.join(separator)).join("\r\n");
+        let (source, found) = read(&scratch.file("t", format!("\u{feff}{text}\n")));
+        assert_eq!((source.format().name(), source.counts().malformed), ("csv", 0), "{separator:?}");
+        assert_eq!(found, [Request { device: 1, ..Request::new(Op::Read, 512, 1024, 5) }], "{separator:?}");
+    }
+    let (source, found) = read(&scratch.file("a", "\u{feff}419,W,13792,4096,1577808000000004\n"));
+    assert_eq!((source.names().devices.name(found[0].device), source.counts().malformed), ("419", 0));
+}
+
+#[test]
+fn what_others_have_packed_is_named() {
+    let scratch = Scratch::new();
+    for (bytes, words) in [
+        (&b"\x28\xb5\x2f\xfd\x04\x00"[..], "t: it is packed by zstd: unpack it first (zstd -d)"),
+        (b"\xfd7zXZ\x00\x00", "t: it is packed by xz: unpack it first (xz -d)"),
+    ] {
+        assert!(said(&scratch.file("t", bytes), &Options::default()).ends_with(words));
+    }
+}
+
+/// Names that look alike to formats of numbers, of words, of hosts, and of pairs.
+const ALIKE: [&str; 16] = [
+    "2",
+    "x",
+    "02",
+    "a b",
+    "a_b",
+    "",
+    "device",
+    "0,2",
+    "8,16",
+    "4096,0",
+    "0,1048576",
+    "host.3",
+    "host",
+    "a,b.1",
+    "a_b.1",
+    "b\nc",
+];
+
+#[test]
+fn devices_stay_apart_in_every_format_that_has_any() {
+    let scratch = Scratch::new();
+    let mut names = Catalogue::default();
+    let numbers = ALIKE.map(|name| names.devices.number(name).unwrap());
+    let requests: Vec<Request> = (0..2u64)
+        .flat_map(|round| numbers.iter().enumerate().map(move |(at, device)| (round, at as u64, *device)))
+        .map(|(round, at, device)| Request {
+            device,
+            start_ns: Some((round * 100 + at) * 1_000_000),
+            finish_ns: Some((round * 100 + at) * 1_000_000 + 500_000),
+            // Which device it is can be told by its offset.
+            ..Request::new(Op::Read, at * 4096, 4096, (round * 100 + at) * 1_000_000)
+        })
+        .collect();
+    for format in FORMATS.iter().filter(|format| format.is_written() && format.name() != "oraclegeneral") {
+        let path = scratch.path(format.name());
+        let mut sink = Sink::create(&path, format).unwrap();
+        requests.iter().for_each(|request| sink.write(request, &names).unwrap());
+        let written = sink.finish(&names).unwrap();
+        let (source, found) = read(&path);
+        assert_eq!(found.len(), requests.len(), "{format:?}");
+        if matches!(format.name(), "biotracer" | "blkreplay") {
+            assert_eq!(
+                (written.joined_devices, written.renamed.len()),
+                (ALIKE.len() as u64, 0),
+                "{format:?}"
+            );
+            continue;
+        }
+        assert_eq!(written.joined_devices, 0, "{format:?}");
+        let called = |request: &Request| source.names().devices.name(request.device).to_owned();
+        let found: BTreeSet<(u64, String)> = found.iter().map(|one| (one.offset, called(one))).collect();
+        assert_eq!(found.len(), ALIKE.len(), "{format:?}: a device has one name: {found:?}");
+        let all: BTreeSet<&String> = found.iter().map(|(_, name)| name).collect();
+        assert_eq!(all.len(), ALIKE.len(), "{format:?}: no two have the same: {found:?}");
+        for (offset, name) in &found {
+            let wanted = ALIKE[(offset / 4096) as usize];
+            let renamed = written.renamed.iter().any(|(from, to)| from == wanted && to == name);
+            assert!(
+                renamed || wanted == name || wanted.is_empty(),
+                "{format:?}: {wanted} is {name}, and not told"
+            );
+        }
+    }
 }
 
 /// fio waits for the difference of two times: none may be before the one above it.

@@ -104,7 +104,7 @@ proptest! {
 
     #[test]
     fn fuzz_damaged_traces(
-        which in 0..13usize,
+        which in 0..14usize,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in any::<prop::sample::Index>(),
         is_cut in prop::bool::weighted(0.2),

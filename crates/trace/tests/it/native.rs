@@ -3,6 +3,7 @@
 use crate::scratch::{Scratch, read, said, write};
 use nvmed_trace::{Catalogue, Op, Options, Request};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
@@ -50,13 +51,29 @@ fn rows_are_sorted_by_device_and_time_and_read_by_time() {
         rows.by_ref().map(|row| row.get_column_iter().next().unwrap().1.to_string()).collect();
     assert!(devices.is_sorted(), "by device first");
     let version = file.metadata().file_metadata().key_value_metadata().unwrap();
-    assert!(version.iter().any(|pair| pair.key == "nvmed.trace" && pair.value.as_deref() == Some("1")));
+    let told = |key: &str| version.iter().find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref());
+    assert_eq!(told("nvmed.trace"), Some("1"));
+    for (column, unit) in [
+        ("offset_bytes", "bytes"),
+        ("size_bytes", "bytes"),
+        ("arrival_ns", "ns"),
+        ("start_ns", "ns"),
+        ("finish_ns", "ns"),
+    ] {
+        assert_eq!(told(&format!("nvmed.unit.{column}")), Some(unit), "{column}");
+    }
 }
 
 /// A file of another tool.
 fn foreign(path: &Path, schema: &str, columns: &[Vec<i64>]) {
+    says(path, schema, columns, None);
+}
+
+/// One that says something of itself.
+fn says(path: &Path, schema: &str, columns: &[Vec<i64>], pair: Option<(&str, &str)>) {
     let schema = Arc::new(parse_message_type(schema).unwrap());
-    let properties = Arc::new(WriterProperties::builder().build());
+    let pair = pair.map(|(key, value)| vec![KeyValue::new(key.to_owned(), value.to_owned())]);
+    let properties = Arc::new(WriterProperties::builder().set_key_value_metadata(pair).build());
     let mut file = SerializedFileWriter::new(File::create(path).unwrap(), schema, properties).unwrap();
     let mut group = file.next_row_group().unwrap();
     for values in columns {
@@ -83,7 +100,29 @@ fn other_tools_files_are_read_if_they_have_the_columns() {
     let (source, found) = read(&path);
     assert_eq!(found, [Request::new(Op::Read, 0, 512, 5)]);
     let shown: Vec<String> = source.malformed().iter().map(ToString::to_string).collect();
-    assert_eq!(shown, ["2: its operation is not known", "3: its offset is no number that can be"]);
+    assert_eq!(shown, ["2: its operation is not known", "3: its offset is not a number in range"]);
+}
+
+#[test]
+fn another_version_and_other_units_are_refused() {
+    let scratch = Scratch::new();
+    let path = scratch.path("t");
+    let schema =
+        "message m { required int64 arrival_ns; required int64 size_bytes; required int64 offset_bytes;
+                  required binary op (UTF8); }";
+    let columns = [vec![5, 6, 7], vec![512; 3], vec![0; 3]];
+    for (key, value, words) in [
+        ("nvmed.trace", "2", "t: Parquet of nvmed, version 2; this program reads version 1"),
+        ("nvmed.unit.arrival_ns", "us", "t: its column `arrival_ns` is in us, which is not ns"),
+    ] {
+        says(&path, schema, &columns, Some((key, value)));
+        let said = said(&path, &Options::default());
+        assert!(said.ends_with(words), "{said}");
+    }
+    for (key, value) in [("nvmed.trace", "1"), ("nvmed.unit.arrival_ns", "ns"), ("pandas", "2")] {
+        says(&path, schema, &columns, Some((key, value)));
+        assert_eq!(read(&path).1.len(), 2, "{key} {value}");
+    }
 }
 
 #[test]
@@ -141,5 +180,8 @@ fn a_file_that_is_cut_or_claims_too_much_is_a_line() {
     let size = (claims.len() as u32).to_le_bytes();
     let file = [&bytes[..footer], &claims, &size, b"PAR1"].concat();
     let words = said(&scratch.file("many", file), &Options::default());
-    assert!(words.contains("a column has fewer rows than its row group claims"), "{words}");
+    assert!(
+        words.contains("row group 1: broken Parquet: a column has fewer rows than its row group claims"),
+        "{words}"
+    );
 }

@@ -21,7 +21,7 @@ fn real_traces_are_read_whole() {
         ("blkreplay_linux-mysql.load.gz", "blkreplay", 0),
         ("blkreplay_windows-mssql.load.gz", "blkreplay", 0),
         ("blkreplay_windows-shared-server.load.gz", "blkreplay", 0),
-        ("mqsim_tpcc-small.trace", "disksim", 0),
+        ("mqsim_tpcc-small.trace", "mqsim", 0),
         ("wiscsee_blkparse-output.txt", "blkparse", 673),
         ("wiscsee_sqlitewal_update.txt", "wiscsee", 0),
     ];

@@ -28,6 +28,19 @@ impl Scratch {
         self.path(name)
     }
 
+    /// A device on which there is no room: one of our own, where we may have one, since a program of root that takes it
+    /// for a file would take the machine's away.
+    pub fn full(&self) -> PathBuf {
+        let path = self.path("full");
+        let (kind, rights) = (rustix::fs::FileType::CharacterDevice, rustix::fs::Mode::WUSR);
+        let made = rustix::fs::mknodat(rustix::fs::CWD, &path, kind, rights, rustix::fs::makedev(1, 7));
+        if made.is_ok() && std::fs::File::options().write(true).open(&path).is_ok() {
+            return path;
+        }
+        let _ = std::fs::remove_file(path);
+        "/dev/full".into()
+    }
+
     /// Names of all that is there.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap();
@@ -52,7 +65,7 @@ pub fn format(name: &str) -> &'static Format {
 pub fn write(path: &Path, name: &str, requests: &[Request], names: &Catalogue) -> u64 {
     let mut sink = Sink::create(path, format(name)).unwrap();
     requests.iter().for_each(|request| sink.write(request, names).unwrap());
-    sink.finish(names).unwrap()
+    sink.finish(names).unwrap().left_out
 }
 
 /// All requests of a source that is read to its end.

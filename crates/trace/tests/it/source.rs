@@ -3,6 +3,7 @@
 use crate::scratch::{Scratch, format, read, rest, said, write};
 use nvmed_trace::{Catalogue, Malformed, Op, Options, Request, Sink, Source, Tolerance};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 
 const FIO: &str = "fio version 3 iolog\n";
 
@@ -50,11 +51,11 @@ fn malformed_lines_are_counted_and_shown_and_too_many_stop() {
         [
             "1002: its operation is not known: 7 d chew 0 512",
             "1003: it has no bytes: 8 d read 0 0",
-            "1004: its offset is no number that can be: 9 d read x 1",
+            "1004: its offset is not a number in range: 9 d read x 1",
             "1005: 99999999999 bytes are more than a request has (4 GiB): 10 d read 0 99999999999",
             "1006: it has no offset: 11 d write",
             "1007: it ends beyond 2^56 bytes: 12 d read 72057594037927935 2",
-            "1008: its time is no number that can be: [31m",
+            "1008: its time is not a number in range: [31m",
         ]
     );
     let options = |tolerance| Options { tolerance, ..Options::default() };
@@ -100,21 +101,21 @@ fn what_is_no_trace_is_said_in_a_line() {
         ("mixed", "938513000 4 264719034 16 0\nhello\nworld\n"),
     ] {
         let said = said(&scratch.file(name, text), &none);
-        assert!(
-            said.contains("this is no trace of a format that is known here (parquet, blktrace"),
-            "{said}"
-        );
+        assert!(said.contains("this is not a trace in a known format (parquet, blktrace"), "{said}");
     }
     assert!(said(&scratch.path("gone"), &none).ends_with("gone: No such file or directory (os error 2)"));
     assert!(said(&scratch.path("."), &none).ends_with("is a directory"));
     let calls = said(&scratch.file("calls", "1 0 open /a O_WRONLY|O_CREAT 36\n1 0 write 36 4\n"), &none);
-    assert!(calls.contains("`mobigen` has calls on files and no requests"), "{calls}");
+    assert!(calls.contains("`mobigen` has calls on files, not requests to a device"), "{calls}");
     let record =
         "# nvmed run\n# time_ns\n5\t1\t1\tread\t#1\t-\t0\t10\t10\t99\n9\t1\t1\tread\t#1\t-\t0\t10\t10\t99\n";
     assert!(said(&scratch.file("record", record), &none).contains("`record` has calls on files"));
     let forced = Options { format: Some(format("msr")), ..none };
     let text = "hello\n".repeat(3);
-    assert!(said(&scratch.file("forced", &text), &forced).ends_with("there is no request in it"));
+    let forced = said(&scratch.file("forced", &text), &forced);
+    let words = "3 of the first 3 lines are malformed `msr`, the first one is 1: it is not a line or a record of this \
+                 format: hello";
+    assert!(forced.ends_with(words), "{forced}");
 }
 
 #[test]
@@ -126,7 +127,16 @@ fn what_gzip_packed_is_unpacked_by_its_content() {
     let (source, found) = read(&scratch.file("plain.txt", &bytes));
     assert_eq!((source.format().name(), found.len()), ("fio", 1000));
     let cut = said(&scratch.file("cut", &bytes[..bytes.len() / 2]), &Options::default());
-    assert!(cut.contains("cut: "), "{cut}");
+    let after = |said: &str| -> u64 {
+        let number =
+            said.split_once(": after line ").and_then(|(_, rest)| rest.split(':').next()?.parse().ok());
+        number.unwrap_or_else(|| panic!("{said}"))
+    };
+    assert!((1..1001).contains(&after(&cut)), "{cut}");
+    // All lines are whole; what follows is packed by nobody.
+    let more =
+        said(&scratch.file("more", [&bytes[..], b"xxxxxxxxxxxxxxxxxxxx"].concat()), &Options::default());
+    assert_eq!(after(&more), 1001, "{more}");
 }
 
 #[test]
@@ -149,6 +159,11 @@ fn files_of_processors_are_joined_by_time() {
     assert_eq!(joined, all);
     let (_, one) = read(&scratch.path("sda.blktrace.11"));
     assert_eq!(one, of(1));
+    // Numbers of records are of their own file.
+    let whole = std::fs::read(scratch.path("sda.blktrace.11")).unwrap();
+    scratch.file("sda.blktrace.11", [&whole[..48 * 3], &[7; 48]].concat());
+    let broken = said(&scratch.path("sda"), &Options::default());
+    assert!(broken.ends_with("record 4 of sda.blktrace.11 is none of blktrace, version 7"), "{broken}");
 }
 
 #[test]
@@ -186,9 +201,10 @@ fn a_binary_trace_of_the_other_byte_order_is_the_same() {
     // A file that ends within a record says so.
     let (source, found) = read(&scratch.file("cut", &other[..other.len() - 1]));
     assert_eq!((found.len(), source.malformed()[0].reason), (1, Malformed::Cut));
+    assert_eq!(source.malformed()[0].text, "record 4 of cut");
     // What follows a record that is none cannot be found.
     let broken = said(&scratch.file("broken", [&other[..], &[7; 60]].concat()), &Options::default());
-    assert!(broken.ends_with("record 5 is none of blktrace, version 7"), "{broken}");
+    assert!(broken.ends_with("record 5 of broken is none of blktrace, version 7"), "{broken}");
 }
 
 #[test]
@@ -259,6 +275,12 @@ fn an_unfinished_trace_leaves_what_was_there() {
     let path = scratch.file("t", "old");
     let mut sink = Sink::create(&path, format("csv")).unwrap();
     sink.write(&Request::new(Op::Read, 0, 512, 0), &names).unwrap();
+    // Nothing is left of who is killed now.
+    let flags = rustix::fs::OFlags::TMPFILE.bits() as i32;
+    match std::fs::File::options().write(true).custom_flags(flags).open(scratch.path(".")) {
+        Ok(_) => assert_eq!(scratch.names(), ["t"]),
+        Err(error) => println!("SKIPPED: this file system has no files without a name: {error}"),
+    }
     drop(sink);
     assert_eq!((std::fs::read(&path).unwrap(), scratch.names()), (b"old".to_vec(), vec!["t".to_owned()]));
     let error = Sink::create(&scratch.path("none/t"), format("csv")).unwrap_err().to_string();
@@ -272,17 +294,19 @@ fn an_unfinished_trace_leaves_what_was_there() {
 
 #[test]
 fn a_device_without_room_is_a_line() {
-    let names = Catalogue::default();
+    let (scratch, names) = (Scratch::new(), Catalogue::default());
+    let full = scratch.full();
     // Much is refused while it is written, little when it is finished.
     for (name, count) in
         ["csv", "parquet", "blktrace", "fio"].into_iter().flat_map(|name| [(name, 1), (name, 200_000)])
     {
-        let mut sink = Sink::create(std::path::Path::new("/dev/full"), format(name)).unwrap();
+        let mut sink = Sink::create(&full, format(name)).unwrap();
         let request = |number: u64| Request::new(Op::Read, number * 512, 512, number);
         let written = (0..count).try_for_each(|number| sink.write(&request(number), &names));
         let error = written.and_then(|()| sink.finish(&names).map(|_| ())).unwrap_err().to_string();
         assert_eq!(
-            error, "/dev/full: No space left on device (os error 28); nothing was left there",
+            error,
+            format!("{}: No space left on device (os error 28); nothing was left there", full.display()),
             "{name}, {count} requests"
         );
     }

@@ -8,7 +8,7 @@ use crate::trace::arguments::Replay;
 use nvmed_lab::machine::now_ns;
 use nvmed_lab::seat::Seat;
 use nvmed_replay::{Fed, Feed, Identity, Replay as Replayer, ReplayError, Replayed, State, Survey};
-use nvmed_trace::{Catalogue, Op, Options, Request, Sink, Source, TraceError};
+use nvmed_trace::{Options, Request, Sink, Source, TraceError};
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -24,24 +24,6 @@ const BATCHES: usize = 512;
 const LOOK: Duration = Duration::from_millis(100);
 /// How often the state is kept.
 const STATE_NS: u64 = 5_000_000_000;
-
-/// Which requests of a trace are replayed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Selection<'a> {
-    device: Option<&'a str>,
-    reads_only: bool,
-}
-
-impl<'a> Selection<'a> {
-    pub fn of(arguments: &'a Replay) -> Self {
-        Self { device: arguments.device.as_deref(), reads_only: arguments.reads_only }
-    }
-
-    pub fn has(&self, request: &Request, names: &Catalogue) -> bool {
-        let is_read = !self.reads_only || request.op == Op::Read;
-        is_read && self.device.is_none_or(|device| names.devices.name(request.device) == device)
-    }
-}
 
 /// What a leg came to.
 pub(super) struct Ended {
@@ -153,13 +135,9 @@ impl Leg<'_> {
         is_ahead: SyncSender<()>,
     ) -> Result<Survey, TraceError> {
         let mut is_ahead = Some(is_ahead);
-        let selection = Selection::of(self.arguments);
         let mut survey = Survey::default();
         let mut batch = Vec::with_capacity(BATCH);
         while let Some(request) = source.next()? {
-            if !selection.has(&request, source.names()) {
-                continue;
-            }
             survey.push(&request);
             if survey.requests <= self.state.done {
                 continue;

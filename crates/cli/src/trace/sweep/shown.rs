@@ -78,12 +78,12 @@ impl<'a> Table<'a> {
             let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
             let widths: Vec<usize> = (0..head.len()).map(width).collect();
             text += if text.is_empty() { "" } else { "\n" };
-            text += &format!("{}{}\n", crate::trace::plain(part.name), of_all(part.is_all));
+            text += &format!("{}{}\n", nvmed_trace::shown(part.name), of_all(part.is_all));
             let marks = std::iter::once(" ")
                 .chain(part.lines.iter().map(|line| if line.is_on_front { "*" } else { " " }));
             for (mark, row) in marks.zip(&rows) {
                 let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-                    let cell = crate::trace::plain(cell);
+                    let cell = nvmed_trace::shown(cell);
                     if column < self.axes.len() {
                         format!("{cell:<width$}")
                     } else {
