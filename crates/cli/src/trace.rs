@@ -2,20 +2,18 @@
 
 mod analyse;
 pub mod arguments;
+mod files;
 mod record;
 mod replay;
 mod simulate;
 mod sweep;
 mod synthesise;
 
-use crate::failure::{Failure, Status};
+use crate::failure::Failure;
 use crate::output::Output;
-use arguments::{Convert, Reading, Show, TraceCommand};
-use nvmed_trace::{
-    Counts, FORMATS, Flags, Format, MalformedLine, Options, OutputFile, Request, Sink, Source, TraceError,
-    Unpaired, Written, shown,
-};
-use std::path::Path;
+use arguments::{Convert, Show, TraceCommand};
+use files::{counted, failure, open, report, tell};
+use nvmed_trace::{FORMATS, Flags, Request, Sink, Source, shown};
 
 pub(crate) use replay::make_calls;
 
@@ -35,22 +33,6 @@ pub fn trace(command: &TraceCommand) -> Result<(), Failure> {
         TraceCommand::Sweep(arguments) => sweep::run(arguments),
         TraceCommand::Replay(arguments) => replay::run(arguments),
     }
-}
-
-fn failure(error: TraceError) -> Failure {
-    let status = if matches!(error, TraceError::OnlyRead(_)) { Status::Usage } else { Status::Failed };
-    Failure::new(status, shown(&error.to_string()))
-}
-
-fn open(path: &Path, reading: &Reading) -> Result<Source, Failure> {
-    let options = Options { format: reading.format, tolerance: reading.malformed.unwrap_or_default() };
-    let source = Source::open(place(path), &options).map_err(failure)?;
-    Ok(source.selecting(&reading.selection()))
-}
-
-/// Where a file is: `-` is standard input.
-fn place(path: &Path) -> &Path {
-    if path == Path::new("-") { Path::new("/dev/stdin") } else { path }
 }
 
 fn formats() -> Result<(), Failure> {
@@ -132,16 +114,6 @@ fn row(request: &Request, source: &Source) -> String {
     )
 }
 
-/// `1 line`, `2 lines`, `3 processes`.
-fn counted(count: u64, noun: &str) -> String {
-    let ending = match (count, noun.ends_with('s')) {
-        (1, _) => "",
-        (_, true) => "es",
-        (_, false) => "s",
-    };
-    format!("{count} {noun}{ending}")
-}
-
 fn us(ns: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
@@ -172,83 +144,4 @@ fn convert(arguments: &Convert) -> Result<(), Failure> {
     tell(&arguments.to, arguments.to_format, &done);
     report(&arguments.from, &source);
     Ok(())
-}
-
-/// Devices whose other names are told; of more, how many they are.
-const RENAMED_TOLD: usize = 100;
-
-/// Says on standard error what is not in a file, or not as it was.
-fn tell(path: &Path, format: &Format, written: &Written) {
-    let (path, format) = (shown(&path.display().to_string()), format.name());
-    if written.left_out > 0 {
-        eprintln!(
-            "nvmed: {path}: {} left out, which {format} cannot say",
-            counted(written.left_out, "request")
-        );
-    }
-    if written.joined_devices > 1 {
-        eprintln!(
-            "nvmed: {path}: {} are one in it, since {format} has none",
-            counted(written.joined_devices, "device")
-        );
-    }
-    let renamed = written.renamed.len();
-    if renamed > 0 {
-        eprintln!(
-            "nvmed: {path}: {} renamed, since {format} cannot say the name:",
-            counted(renamed as u64, "device")
-        );
-    }
-    for (name, label) in written.renamed.iter().take(RENAMED_TOLD) {
-        eprintln!("  {} is {}", shown(name), shown(label));
-    }
-    if renamed > RENAMED_TOLD {
-        eprintln!("  and {} more", renamed - RENAMED_TOLD);
-    }
-}
-
-/// Says on standard error what of a trace was not used.
-fn report(path: &Path, source: &Source) {
-    report_counts(path, source.counts(), source.malformed());
-}
-
-/// The same, of what was counted.
-fn report_counts(path: &Path, counts: Counts, malformed: &[MalformedLine]) {
-    unpaired(path, &counts.unpaired);
-    let path = shown(&path.display().to_string());
-    if counts.malformed > 0 {
-        let late = if counts.late > 0 { format!(", {} of them late", counts.late) } else { String::new() };
-        eprintln!(
-            "nvmed: {path}: {} malformed, of {}{late}:",
-            counted(counts.malformed, "line"),
-            counts.lines
-        );
-        for line in malformed {
-            eprintln!("  {line}");
-        }
-        let more = counts.malformed - malformed.len() as u64;
-        if more > 0 {
-            eprintln!("  and {more} more");
-        }
-    }
-}
-
-/// Says on standard error what of a trace of events has no partner.
-fn unpaired(path: &Path, unpaired: &Unpaired) {
-    let all = [
-        (unpaired.completions, "completion", "left out, whose issue was not seen"),
-        (unpaired.arrivals, "arrival", "left out of what was not issued"),
-        (unpaired.unfinished, "request", "of which no completion was seen"),
-        (unpaired.without_arrival, "request", "whose arrival was not seen: arrived when issued"),
-        (unpaired.beside_lost, "event", "left out, since others beside them were lost"),
-    ];
-    for (count, noun, what) in all.into_iter().filter(|(count, ..)| *count > 0) {
-        eprintln!("nvmed: {}: {} {what}", path.display(), counted(count, noun));
-    }
-}
-
-/// Writes a text, which is there when it is whole.
-fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
-    OutputFile::write(path, text.as_bytes())
-        .map_err(|error| Failure::new(Status::Failed, format!("{}: {error}", path.display())))
 }

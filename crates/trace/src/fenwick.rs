@@ -46,7 +46,7 @@ impl Fenwick {
     }
 
     /// Counts so many less in a slot, which has as many.
-    pub fn take_many(&mut self, slot: usize, less: u64) {
+    pub(crate) fn take_many(&mut self, slot: usize, less: u64) {
         let mut at = slot + 1;
         while at < self.sums.len() {
             self.sums[at] -= less;

@@ -28,7 +28,7 @@ pub fn run(arguments: &Analyse) -> Result<(), Failure> {
         let timelines = timelines.iter().map(Option::as_ref);
         let traced: Vec<Traced<'_>> =
             summaries.iter().zip(timelines).map(|(summary, timeline)| Traced { summary, timeline }).collect();
-        super::write_whole(path, &nvmed_report::report(&traced))?;
+        super::files::write_whole(path, &nvmed_report::report(&traced))?;
     }
     let rows: Vec<Row> = summaries.iter().map(|summary| summary.all.row.clone()).collect();
     let characteristics = Characteristic::all(&rows);
@@ -93,13 +93,13 @@ pub fn summary(
     reuse: bool,
     mut each: impl FnMut(&Request),
 ) -> Result<Summary, Failure> {
-    let mut source = super::open(file, reading)?;
+    let mut source = super::files::open(file, reading)?;
     let mut analysis = Analysis::default();
     if reuse {
         analysis = analysis.with_reuse();
     }
     loop {
-        let batch = source.batch().map_err(super::failure)?;
+        let batch = source.batch().map_err(super::files::failure)?;
         if batch.is_empty() {
             break;
         }
@@ -108,7 +108,7 @@ pub fn summary(
             each(request);
         }
     }
-    super::report(file, &source);
+    super::files::report(file, &source);
     let names = source.names();
     Ok(analysis.finish().named(name, &names.devices, &names.processes))
 }

@@ -35,7 +35,7 @@ pub fn run(arguments: &Record) -> Result<(), Failure> {
     let signals = Signals::take(&[&ENDS[..], &[libc::SIGCHLD]].concat())
         .map_err(|error| failed(format!("signals: {error}")))?;
     let instance = Instance::begin(device, arguments.buffer)?;
-    let sink = Sink::create(&arguments.output, arguments.to_format).map_err(super::failure)?;
+    let sink = Sink::create(&arguments.output, arguments.to_format).map_err(super::files::failure)?;
     let command = arguments.command[0].display();
     let (recorded, ended) = instance.record(|| obey(&arguments.command, &signals))?;
     let ended = ended.map_err(|error| failed(format!("{command}: {error}")))?;
@@ -68,10 +68,10 @@ fn write(
     let output = arguments.output.display();
     let read = |error: io::Error| failed(format!("what was recorded: {error}"));
     while let Some(request) = trace.next().map_err(read)? {
-        sink.write(&request, trace.names()).map_err(super::failure)?;
+        sink.write(&request, trace.names()).map_err(super::files::failure)?;
     }
     let counts = trace.counts();
-    let (lost_events, requests) = (super::counted(lost.events, "event"), counts.requests);
+    let (lost_events, requests) = (super::files::counted(lost.events, "event"), counts.requests);
     if lost.is_elsewhere || (lost.events > 0 && counts.holes == 0) {
         return Err(failed(format!(
             "{output}: {lost_events} lost at places that the kernel does not tell, so that no time could be trusted; \
@@ -89,18 +89,24 @@ fn write(
              cache is not seen (end it with `sync`)"
         )));
     }
-    let written = sink.finish(trace.names()).map_err(super::failure)?;
-    let devices = super::counted(trace.names().devices.count() as u64 - 1, "device");
-    eprintln!("nvmed: {output}: {} of {devices}", super::counted(requests - written.left_out, "request"));
-    super::tell(&arguments.output, arguments.to_format, &written);
+    let written = sink.finish(trace.names()).map_err(super::files::failure)?;
+    let devices = super::files::counted(trace.names().devices.count() as u64 - 1, "device");
+    eprintln!(
+        "nvmed: {output}: {} of {devices}",
+        super::files::counted(requests - written.left_out, "request")
+    );
+    super::files::tell(&arguments.output, arguments.to_format, &written);
     if counts.malformed > 0 {
-        eprintln!("nvmed: {output}: {} left out that cannot be", super::counted(counts.malformed, "event"));
+        eprintln!(
+            "nvmed: {output}: {} left out that cannot be",
+            super::files::counted(counts.malformed, "event")
+        );
     }
     if lost.events > 0 {
-        let places = super::counted(counts.holes, "place");
+        let places = super::files::counted(counts.holes, "place");
         eprintln!("nvmed: {output}: {lost_events} lost, at {places}; a larger --buffer holds more");
     }
-    super::unpaired(&arguments.output, &counts.unpaired);
+    super::files::unpaired(&arguments.output, &counts.unpaired);
     Ok(())
 }
 

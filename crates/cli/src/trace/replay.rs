@@ -71,14 +71,14 @@ pub(crate) struct Surveyed {
 
 impl Surveyed {
     fn of(arguments: &Replay) -> Result<Self, Failure> {
-        let mut source = super::open(&arguments.trace, &arguments.reading)?;
+        let mut source = super::files::open(&arguments.trace, &arguments.reading)?;
         let mut survey = Survey::default();
         let mut devices = std::collections::HashSet::new();
-        while let Some(request) = source.next().map_err(super::failure)? {
+        while let Some(request) = source.next().map_err(super::files::failure)? {
             survey.push(&request);
             devices.insert(request.device);
         }
-        super::report(&arguments.trace, &source);
+        super::files::report(&arguments.trace, &source);
         let path = arguments.trace.display();
         let names = source.names().clone();
         if devices.len() > 1 {

@@ -35,7 +35,7 @@ pub fn run(arguments: &Simulate) -> Result<(), Failure> {
     if let Some(path) = &arguments.html {
         let traced =
             found.iter().map(|one| Traced { summary: &one.summary, timeline: one.timeline.as_ref() });
-        super::write_whole(path, &nvmed_report::report(&traced.collect::<Vec<_>>()))?;
+        super::files::write_whole(path, &nvmed_report::report(&traced.collect::<Vec<_>>()))?;
     }
     let mut out = Output::new();
     if arguments.json {
@@ -48,11 +48,11 @@ pub fn run(arguments: &Simulate) -> Result<(), Failure> {
     for one in &found {
         let Simulated { refused, moved, .. } = one.simulated;
         if refused > 0 {
-            let refused = super::counted(refused, "command");
+            let refused = super::files::counted(refused, "command");
             eprintln!("nvmed: {}: the drive is worn out, and refused {refused}", one.profile);
         }
         if moved > 0 {
-            let moved = super::counted(moved, "request");
+            let moved = super::files::counted(moved, "request");
             eprintln!("nvmed: {}: {moved} beyond the end of the drive, moved to its beginning", one.profile);
         }
     }
@@ -67,14 +67,14 @@ fn drive(name: &str, size: Option<u64>) -> Result<Profile, Failure> {
 
 fn simulate(arguments: &Simulate, name: &str, drive: &Profile) -> Result<Found, Failure> {
     let failed = |error: nvmed_flash::ProfileError| Failure::new(Status::Failed, format!("{name}: {error}"));
-    if super::place(&arguments.file).metadata().is_ok_and(|metadata| !metadata.is_file()) {
+    if super::files::place(&arguments.file).metadata().is_ok_and(|metadata| !metadata.is_file()) {
         let file = arguments.file.display();
         return Err(Failure::usage(format!(
             "{file}: a trace is read twice here, and a pipe cannot be; save it first"
         )));
     }
     let mut simulation = Simulation::new(drive, arguments.used).map_err(failed)?;
-    let mut first = super::open(&arguments.file, &arguments.reading)?;
+    let mut first = super::files::open(&arguments.file, &arguments.reading)?;
     let mut broken = None;
     simulation.prepare(std::iter::from_fn(|| {
         first.next().unwrap_or_else(|error| {
@@ -83,10 +83,10 @@ fn simulate(arguments: &Simulate, name: &str, drive: &Profile) -> Result<Found, 
         })
     }));
     if let Some(error) = broken {
-        return Err(super::failure(error));
+        return Err(super::files::failure(error));
     }
     let sink = arguments.output.as_ref().map(|path| Sink::create(path, arguments.to_format));
-    let mut sink = sink.transpose().map_err(super::failure)?;
+    let mut sink = sink.transpose().map_err(super::files::failure)?;
     let mut analysis = Analysis::default();
     let mut timeline = arguments.html.as_ref().map(|_| Timeline::default());
     let mut done: Vec<Request> = Vec::new();
@@ -100,18 +100,18 @@ fn simulate(arguments: &Simulate, name: &str, drive: &Profile) -> Result<Found, 
         }
         Ok(())
     };
-    let mut second = super::open(&arguments.file, &arguments.reading)?;
-    while let Some(request) = second.next().map_err(super::failure)? {
+    let mut second = super::files::open(&arguments.file, &arguments.reading)?;
+    while let Some(request) = second.next().map_err(super::files::failure)? {
         simulation.push(&request, &mut |one| done.push(one));
-        write(&mut done, &mut analysis).map_err(super::failure)?;
+        write(&mut done, &mut analysis).map_err(super::files::failure)?;
     }
-    super::report(&arguments.file, &second);
+    super::files::report(&arguments.file, &second);
     let simulated = simulation.finish(&mut |one| done.push(one));
-    write(&mut done, &mut analysis).map_err(super::failure)?;
+    write(&mut done, &mut analysis).map_err(super::files::failure)?;
     if let Some(sink) = sink {
-        let written = sink.finish(&names).map_err(super::failure)?;
+        let written = sink.finish(&names).map_err(super::files::failure)?;
         if let Some(path) = &arguments.output {
-            super::tell(path, arguments.to_format, &written);
+            super::files::tell(path, arguments.to_format, &written);
         }
     }
     // On the page a drive is called what it was asked for by, and its devices and processes what the trace calls them.

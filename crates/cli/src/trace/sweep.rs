@@ -37,7 +37,7 @@ pub fn run(arguments: &Sweep) -> Result<(), Failure> {
     let table = Table::of(&grid, &traces, &answers);
     if let Some(path) = &arguments.html {
         let title = format!("Sweep: {}", arguments.file.file_stem().unwrap_or_default().to_string_lossy());
-        super::write_whole(path, &table.page(&title))?;
+        super::files::write_whole(path, &table.page(&title))?;
     }
     let mut out = Output::new();
     out.text(&if arguments.json { table.json() } else { table.text() })?;
@@ -88,7 +88,7 @@ fn traces(arguments: &Sweep, grid: &Grid) -> Result<Vec<Surveyed>, Failure> {
         let input = Input::named(name, dir, options).map_err(|error| failure(&error))?;
         let (trace, reading) = survey(input).map_err(|error| failure(&error))?;
         if let Some((counts, malformed)) = reading.told() {
-            super::report_counts(Path::new(name), counts, malformed);
+            super::files::report_counts(Path::new(name), counts, malformed);
         }
         if trace.requests == 0 {
             return Err(Failure::new(Status::Failed, format!("{name}: the trace has no requests")));
@@ -118,7 +118,7 @@ fn answers(arguments: &Sweep, trials: &[Trial<'_>]) -> Result<Vec<Answer>, Failu
     if let (Some(results), Some(path)) = (&results, &arguments.output) {
         let dropped = match results.dropped {
             0 => String::new(),
-            count => format!(", {} damaged", super::counted(count, "line")),
+            count => format!(", {} damaged", super::files::counted(count, "line")),
         };
         let kept = trials.len() - left.len();
         eprintln!("nvmed: {}: {kept} of {} cells are known{dropped}", path.display(), trials.len());

@@ -27,20 +27,20 @@ pub fn run(arguments: &Synthesise) -> Result<(), Failure> {
     // Scaled, it cannot be what it is like; but it can be what it was to be.
     let row = if arguments.rate == 1.0 { row } else { model.row(&row.name) };
     let synthesis = Synthesis::of(&model, arguments.seed).map_err(|error| failure(&row.name, &error))?;
-    let mut sink = Sink::create(&arguments.output, arguments.to_format).map_err(super::failure)?;
+    let mut sink = Sink::create(&arguments.output, arguments.to_format).map_err(super::files::failure)?;
     let names = Catalogue::default();
     let mut analysis = Analysis::default();
     for request in synthesis {
         analysis.push(&request);
-        sink.write(&request, &names).map_err(super::failure)?;
+        sink.write(&request, &names).map_err(super::files::failure)?;
     }
-    let written = sink.finish(&names).map_err(super::failure)?;
+    let written = sink.finish(&names).map_err(super::files::failure)?;
     let summary = analysis.finish();
     let found = &summary.all.row;
     let output = arguments.output.display();
     let requests = found.get(Cell::Requests).unwrap_or(0.0) - written.left_out as f64;
     eprintln!("nvmed: {output}: {requests} requests like {}", row.name);
-    super::tell(&arguments.output, arguments.to_format, &written);
+    super::files::tell(&arguments.output, arguments.to_format, &written);
     let missed = row.missed_by(found, TOLERANCE);
     for (cell, told, found) in missed.into_iter().filter(|(cell, ..)| cell.is_of_tables()) {
         let found = found.map_or_else(|| "not known".to_owned(), |found| format!("{found:.4}"));

@@ -31,7 +31,7 @@ impl<T: Copy + Ord> Pool<T> {
     }
 
     /// Draws two, and takes the larger one, or the smaller one.
-    pub fn draw_end(&mut self, large: bool, dice: &mut Dice) -> Option<T> {
+    pub(crate) fn draw_end(&mut self, large: bool, dice: &mut Dice) -> Option<T> {
         let total = self.left.total();
         if total == 0 {
             return None;

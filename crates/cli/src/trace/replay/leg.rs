@@ -91,7 +91,7 @@ impl Leg<'_> {
     /// # Errors
     /// The trace cannot be read again, or results or state not be written.
     pub fn run(&self, replayer: Replayer) -> Result<Ended, Failure> {
-        let source = crate::trace::open(&self.arguments.trace, &self.arguments.reading)?;
+        let source = crate::trace::files::open(&self.arguments.trace, &self.arguments.reading)?;
         let (to_replay, requests) = sync_channel(BATCHES);
         let (done, results) = sync_channel(BATCHES);
         // A replay begins with what the channel holds, so that the reader's first pieces do not hold it up.
@@ -116,7 +116,7 @@ impl Leg<'_> {
             let panicked = "a thread of the replay does not panic";
             (reader.join().expect(panicked), replay.join().expect(panicked))
         });
-        let survey = read.map_err(crate::trace::failure)?;
+        let survey = read.map_err(crate::trace::files::failure)?;
         if !replayed.stopped && ended.is_ok() && survey.digest() != self.surveyed.survey.digest() {
             let path = self.arguments.trace.display();
             let what = "the trace was changed while it was replayed, so that this is no replay of it";
@@ -178,7 +178,7 @@ impl<'a> Keeper<'a> {
         let sink = output.map(|path| Sink::create(path, leg.arguments.to_format)).transpose();
         let mut keeper = Self {
             leg,
-            sink: sink.map_err(crate::trace::failure)?,
+            sink: sink.map_err(crate::trace::files::failure)?,
             state: State { legs: leg.state.legs + 1, ..leg.state },
             saved_ns: now_ns(),
             progress: Progress::new(leg.surveyed.survey.requests, leg.state.done),
@@ -196,7 +196,7 @@ impl<'a> Keeper<'a> {
         let failed = |error: TraceError| {
             let what = "has the results of the requests that the state says are done";
             let gone = Failure::new(Status::Failed, format!("{COMMAND}: {error}, but it {what}"));
-            if let TraceError::Read { .. } = error { gone } else { crate::trace::failure(error) }
+            if let TraceError::Read { .. } = error { gone } else { crate::trace::files::failure(error) }
         };
         let mut source = Source::open(path, &options).map_err(failed)?;
         let mut names = self.leg.surveyed.names.clone();
@@ -209,7 +209,7 @@ impl<'a> Keeper<'a> {
             let (device, process) = (device.unwrap_or(0), process.unwrap_or(0));
             let sink =
                 self.sink.as_mut().map(|sink| sink.write(&Request { device, process, ..request }, &names));
-            sink.transpose().map_err(crate::trace::failure)?;
+            sink.transpose().map_err(crate::trace::files::failure)?;
             left -= 1;
         }
         Ok(())
@@ -241,7 +241,7 @@ impl<'a> Keeper<'a> {
             if let Err(error) = sink.write(request, &self.leg.surveyed.names) {
                 // The file that is meant is as it was.
                 self.sink = None;
-                self.failed = Some(crate::trace::failure(error));
+                self.failed = Some(crate::trace::files::failure(error));
                 STOP.store(true, Ordering::Relaxed);
             }
         }
@@ -263,7 +263,7 @@ impl<'a> Keeper<'a> {
             return Err(failure);
         }
         if let Some(sink) = self.sink.take().filter(|_| is_whole) {
-            sink.finish(&self.leg.surveyed.names).map_err(crate::trace::failure)?;
+            sink.finish(&self.leg.surveyed.names).map_err(crate::trace::files::failure)?;
         }
         let is_end = self.state.done == self.leg.surveyed.survey.requests;
         match &self.leg.arguments.state {

@@ -129,7 +129,7 @@ impl Results {
                 text += &line(key, &answer);
             }
         }
-        crate::trace::write_whole(&self.path, &text)
+        crate::trace::files::write_whole(&self.path, &text)
     }
 }
 

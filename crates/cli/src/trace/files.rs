@@ -1,0 +1,118 @@
+//! Files of traces: opened and written, and what is said of them.
+
+use super::arguments::Reading;
+use crate::failure::{Failure, Status};
+use nvmed_trace::{
+    Counts, Format, MalformedLine, Options, OutputFile, Source, TraceError, Unpaired, Written, shown,
+};
+use std::path::Path;
+
+/// What is said of a trace that cannot be read or written.
+pub(super) fn failure(error: TraceError) -> Failure {
+    let status = if matches!(error, TraceError::OnlyRead(_)) { Status::Usage } else { Status::Failed };
+    Failure::new(status, shown(&error.to_string()))
+}
+
+/// Opens a trace as it is to be read.
+///
+/// # Errors
+/// It is no trace.
+pub(super) fn open(path: &Path, reading: &Reading) -> Result<Source, Failure> {
+    let options = Options { format: reading.format, tolerance: reading.malformed.unwrap_or_default() };
+    let source = Source::open(place(path), &options).map_err(failure)?;
+    Ok(source.selecting(&reading.selection()))
+}
+
+/// Where a file is: `-` is standard input.
+pub(super) fn place(path: &Path) -> &Path {
+    if path == Path::new("-") { Path::new("/dev/stdin") } else { path }
+}
+
+/// Writes a text, which is there when it is whole.
+pub(super) fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
+    OutputFile::write(path, text.as_bytes())
+        .map_err(|error| Failure::new(Status::Failed, format!("{}: {error}", path.display())))
+}
+
+/// `1 line`, `2 lines`, `3 processes`.
+pub(super) fn counted(count: u64, noun: &str) -> String {
+    let ending = match (count, noun.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{count} {noun}{ending}")
+}
+
+/// Devices whose other names are told; of more, how many they are.
+const RENAMED_TOLD: usize = 100;
+
+/// Says on standard error what is not in a file, or not as it was.
+pub(super) fn tell(path: &Path, format: &Format, written: &Written) {
+    let (path, format) = (shown(&path.display().to_string()), format.name());
+    if written.left_out > 0 {
+        eprintln!(
+            "nvmed: {path}: {} left out, which {format} cannot say",
+            counted(written.left_out, "request")
+        );
+    }
+    if written.joined_devices > 1 {
+        eprintln!(
+            "nvmed: {path}: {} are one in it, since {format} has none",
+            counted(written.joined_devices, "device")
+        );
+    }
+    let renamed = written.renamed.len();
+    if renamed > 0 {
+        eprintln!(
+            "nvmed: {path}: {} renamed, since {format} cannot say the name:",
+            counted(renamed as u64, "device")
+        );
+    }
+    for (name, label) in written.renamed.iter().take(RENAMED_TOLD) {
+        eprintln!("  {} is {}", shown(name), shown(label));
+    }
+    if renamed > RENAMED_TOLD {
+        eprintln!("  and {} more", renamed - RENAMED_TOLD);
+    }
+}
+
+/// Says on standard error what of a trace was not used.
+pub(super) fn report(path: &Path, source: &Source) {
+    report_counts(path, source.counts(), source.malformed());
+}
+
+/// The same, of what was counted.
+pub(super) fn report_counts(path: &Path, counts: Counts, malformed: &[MalformedLine]) {
+    unpaired(path, &counts.unpaired);
+    let path = shown(&path.display().to_string());
+    if counts.malformed > 0 {
+        let late = if counts.late > 0 { format!(", {} of them late", counts.late) } else { String::new() };
+        eprintln!(
+            "nvmed: {path}: {} malformed, of {}{late}:",
+            counted(counts.malformed, "line"),
+            counts.lines
+        );
+        for line in malformed {
+            eprintln!("  {line}");
+        }
+        let more = counts.malformed - malformed.len() as u64;
+        if more > 0 {
+            eprintln!("  and {more} more");
+        }
+    }
+}
+
+/// Says on standard error what of a trace of events has no partner.
+pub(super) fn unpaired(path: &Path, unpaired: &Unpaired) {
+    let all = [
+        (unpaired.completions, "completion", "left out, whose issue was not seen"),
+        (unpaired.arrivals, "arrival", "left out of what was not issued"),
+        (unpaired.unfinished, "request", "of which no completion was seen"),
+        (unpaired.without_arrival, "request", "whose arrival was not seen: arrived when issued"),
+        (unpaired.beside_lost, "event", "left out, since others beside them were lost"),
+    ];
+    for (count, noun, what) in all.into_iter().filter(|(count, ..)| *count > 0) {
+        eprintln!("nvmed: {}: {} {what}", path.display(), counted(count, noun));
+    }
+}
