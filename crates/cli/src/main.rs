@@ -25,6 +25,7 @@ mod location;
 mod mount;
 mod output;
 mod program;
+mod recording;
 mod run;
 mod salvage;
 mod serve;

@@ -13,7 +13,7 @@ use crate::stall::WriteBack;
 use crate::trips;
 use crate::watch::Watch;
 use nvmed_server::{Admission, Server, Service, Stop};
-use nvmed_stack::{Config, RUN_MEMORY_VARIABLE, STATISTICS_VARIABLE, Surroundings};
+use nvmed_stack::{Config, RUN_MEMORY_VARIABLE, STAMPS_VARIABLE, STATISTICS_VARIABLE, Surroundings};
 use nvmed_sys::Signals;
 use nvmed_wire::{Address, Board, SERVER_VARIABLE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -231,6 +231,7 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
     let surroundings = Surroundings {
         run_memory: variable(RUN_MEMORY_VARIABLE),
         statistics: variable(STATISTICS_VARIABLE).map(PathBuf::from),
+        stamps: variable(STAMPS_VARIABLE),
     };
     let mount = nvmed_stack::mount(&config, surroundings)?;
     crate::volume::tell_mended(&config.device.to_string(), &mount);

@@ -10,6 +10,7 @@
 mod cursor;
 mod error;
 pub mod nvme;
+mod recorded;
 mod request;
 mod slot;
 
@@ -17,6 +18,7 @@ pub use cursor::Cursor;
 pub use error::{DeviceError, EngineError, InvalidRequest, QueueFault, SubmitError};
 pub use nvmed_dma::Waited;
 pub use nvmed_nvme::AsyncEvent;
+pub use recorded::{op_of, recorded};
 pub use request::{
     Command, Completion, Operation, Priority, QueueOptions, Request, Segment, Transfer, check_segments,
 };

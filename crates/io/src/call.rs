@@ -78,6 +78,7 @@ impl Handle {
     fn run_parts(&self, call: &Call<'_>) -> Result<(), IoError> {
         let mut parts = Parts::new(&call.whole, call.blocks, &self.shared.limits).and(call.more);
         let (id, hot) = (self.shared.id, self.shared.terms.live.hot());
+        let arrival = self.arrival(hot);
         let (queue, mut inner) = self.queue(&call.whole);
         let queue = Arc::clone(queue);
         let opened = inner.tickets.open(id, true);
@@ -89,6 +90,7 @@ impl Handle {
         let mut room = [Segment { address: DeviceAddress(0), bytes: 0 }; PART_SEGMENTS];
         let mut refused = None;
         let mut put = |inner: &mut QueueState| loop {
+            inner.arrive(arrival);
             while !parts.is_done() && refused.is_none() && !inner.tickets.has_failed(index) {
                 if inner.tickets.running(index) >= REQUESTS_MAX {
                     break;
@@ -129,7 +131,7 @@ impl Handle {
         let stamp = queue.lock().tickets.stamp_of(index);
         Awaited {
             completion: live.completion(),
-            request: (stamp.since_ns > 0).then_some((stamp.since_ns, Class(stamp.class))),
+            request: stamp.since_ns().map(|since_ns| (since_ns, Class(stamp.class))),
             timeout_us: live.timeout_us(),
         }
     }

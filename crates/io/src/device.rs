@@ -3,13 +3,15 @@
 use crate::error::IoError;
 use crate::handle::{Binding, Handle};
 use crate::queue::{QueueNumber, QueueSettings, Scheduler};
+use crate::recording::Recording;
 use crate::service::Services;
 use crate::shared_queue::{SharedQueue, Terms};
 use crate::stats::Stats;
 use crate::wait::Awaited;
 use nvmed_engine::{AsyncEvent, Command, Engine, Geometry, Transfer};
+use nvmed_stamps::{Probe, Stamps};
 use nvmed_sys::Mapping;
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, Weak};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use nvmed_units::DeviceAddress;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +34,8 @@ pub struct Device {
     pub(crate) resetting: Mutex<()>,
     pub(crate) resets: AtomicU64,
     services: Mutex<Services>,
+    /// Where the requests of handles are recorded, if they are.
+    stamps: OnceLock<std::sync::Arc<Stamps>>,
 }
 
 /// What changes when queues and handles come and go.
@@ -100,11 +104,33 @@ impl Device {
             resetting: Mutex::new(()),
             resets: AtomicU64::new(0),
             services: Mutex::default(),
+            stamps: OnceLock::new(),
         });
         for _ in 0..queues {
             device.create_queue(QueueSettings::depth(options.depth))?;
         }
         Ok(device)
+    }
+
+    /// Records the requests of handles that are made from now on, if `stamps` wants them; the first call counts.
+    pub fn record(&self, stamps: &std::sync::Arc<Stamps>) {
+        if stamps.wants(Probe::Handle) && self.stamps.set(std::sync::Arc::clone(stamps)).is_ok() {
+            self.all_queues().iter().for_each(|queue| self.record_queue(queue));
+        }
+    }
+
+    fn record_queue(&self, queue: &SharedQueue) {
+        if let Some(stamps) = self.stamps.get() {
+            let mut inner = queue.lock();
+            let slots = inner.tickets.count();
+            inner.recording = Some(Recording::new(stamps, slots, self.geometry().lba_bytes));
+        }
+    }
+
+    /// Now, in ticks of the recording, if there is one.
+    #[inline]
+    pub(crate) fn ticks(&self) -> Option<u64> {
+        self.stamps.get().map(|stamps| stamps.clock().now())
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -138,6 +164,7 @@ impl Device {
         let number = free.unwrap_or(table.queues.len());
         let queue = Arc::new(SharedQueue::new(&self.engine, &self.me, number, settings, pair));
         queue.schedule(settings.scheduler);
+        self.record_queue(&queue);
         match free {
             Some(at) => table.queues[at] = Some(queue),
             None => table.queues.push(Some(queue)),
@@ -292,6 +319,9 @@ impl Device {
     fn admit(self: &Arc<Self>, table: &mut Table, binding: Binding, queues: Vec<Arc<SharedQueue>>) -> Handle {
         let id = table.number();
         let terms = Arc::new(Terms::new());
+        if self.stamps.get().is_some() {
+            terms.live.record();
+        }
         for queue in &queues {
             queue.bound.fetch_add(1, Ordering::Relaxed);
             queue.lock().admit(id, &terms);

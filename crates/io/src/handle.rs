@@ -7,7 +7,7 @@ use crate::limits::Limits;
 use crate::measure::Measured;
 use crate::queue::QueueNumber;
 use crate::scatter::{Scatter, Spans};
-use crate::settings::HandleSettings;
+use crate::settings::{HandleSettings, Hot};
 use crate::shared_queue::{Called, QueueGuard, SharedQueue, Terms};
 use crate::stats::Stats;
 use crate::ticket::Ticket;
@@ -166,7 +166,9 @@ impl Handle {
         let (id, hot) = (self.shared.id, self.shared.terms.live.hot());
         let stream = if request.stream == 0 { hot.stream() } else { request.stream };
         let request = &Request { stream, ..*request };
+        let arrival = self.arrival(hot);
         let (queue, mut inner) = self.queue(request);
+        inner.arrive(arrival);
         let mut index = inner.tickets.open(id, false).ok_or(SubmitError::NoSlot)?;
         let mut submitted = inner.submit_as(request, index, id, hot, true);
         if submitted == Err(SubmitError::NoSlot) {
@@ -399,7 +401,7 @@ impl Handle {
         let hot = self.shared.terms.live.hot();
         let whole = Request { operation, lba, blocks: blocks as u32, data, tag: 0, stream: hot.stream() };
         if blocks > u64::from(self.shared.limits.blocks(operation)) || !hot.is_plain() {
-            return self.run_slowly(&Call { whole, blocks, more: &[] });
+            return self.run_otherwise(&Call { whole, blocks, more: &[] });
         }
         let (queue, mut inner) = self.queue(&whole);
         if inner.scheduled {
@@ -412,6 +414,32 @@ impl Handle {
             Ok(Called::Done(Ok(()))) => Ok(()),
             other => self.finish(&Call { whole, blocks, more: &[] }, queue, other),
         }
+    }
+
+    /// As the rest of [`Handle::run`], for one that is recorded; any other call that is not done at once.
+    #[cold]
+    fn run_otherwise(&self, call: &Call<'_>) -> Result<(), IoError> {
+        let hot = self.shared.terms.live.hot();
+        let arrival = self.arrival(hot).filter(|_| hot.is_plain_but_recorded());
+        let is_short = call.blocks <= u64::from(self.shared.limits.blocks(call.whole.operation));
+        let Some(arrival) = arrival.filter(|_| is_short) else { return self.run_slowly(call) };
+        let (queue, mut inner) = self.queue(&call.whole);
+        if inner.scheduled {
+            drop(inner);
+            return self.run_slowly(call);
+        }
+        let called = inner.call_recorded(&call.whole, self.shared.id, arrival);
+        drop(inner);
+        match called {
+            Ok(Called::Done(Ok(()))) => Ok(()),
+            other => self.finish(call, queue, other),
+        }
+    }
+
+    /// When a call arrives, in ticks, where that is recorded.
+    #[inline]
+    pub(crate) fn arrival(&self, hot: Hot) -> Option<u64> {
+        if hot.is_recorded() { self.shared.device.ticks() } else { None }
     }
 
     /// The rest of a synchronous call that was not done at once.

@@ -20,6 +20,7 @@ mod measure;
 mod parts;
 mod queue;
 mod queued;
+mod recording;
 mod recover;
 mod replay;
 mod scatter;

@@ -152,6 +152,9 @@ impl QueueState {
                 Err(error) => return Some((head, IoError::refused(request.operation, request.lba, error))),
             }
             for gone in backlog.sent(head, now) {
+                if let Some(recording) = &mut self.recording {
+                    recording.leave_scheduler(gone.slot);
+                }
                 let stats = self.stats_mut(gone.handle);
                 stats.queued += 1;
                 stats.queued_ns += gone.waited_ns;
@@ -170,7 +173,7 @@ impl QueueState {
             Some(result) => {
                 let failed = result.err();
                 let ended = self.tickets.complete(end.slot, failed, 0);
-                self.note_end(ended, failed);
+                self.note_end(end.slot, ended, failed);
             }
         });
         self.backlog = Some(backlog);

@@ -141,6 +141,8 @@ impl Hot {
     const KEPT: u32 = 1 << 18;
     /// Latency and the cost of waiting are noted.
     const MEASURED: u32 = 1 << 19;
+    /// Its requests are recorded.
+    const RECORDED: u32 = 1 << 20;
 
     pub(crate) fn stream(self) -> u16 {
         self.0 as u16
@@ -149,11 +151,26 @@ impl Hot {
     /// Whether a synchronous call is lock, submit, ring, poll, unlock.
     #[inline]
     pub(crate) fn is_plain(self) -> bool {
-        self.0 & (Self::STAMPED | Self::SERVED | Self::MEASURED) == 0
+        self.0 & (Self::STAMPED | Self::SERVED | Self::MEASURED | Self::RECORDED) == 0
+    }
+
+    /// Whether all that is to be done about a synchronous call besides is to record it.
+    pub(crate) fn is_plain_but_recorded(self) -> bool {
+        self.0 & (Self::STAMPED | Self::SERVED | Self::MEASURED | Self::RECORDED) == Self::RECORDED
+    }
+
+    #[inline]
+    pub(crate) fn is_recorded(self) -> bool {
+        self.0 & Self::RECORDED != 0
+    }
+
+    /// Whether somebody wants to know how long its requests take.
+    pub(crate) fn is_timed(self) -> bool {
+        self.0 & (Self::STAMPED | Self::MEASURED) != 0
     }
 
     pub(crate) fn is_stamped(self) -> bool {
-        self.0 & (Self::STAMPED | Self::MEASURED) != 0
+        self.0 & (Self::STAMPED | Self::MEASURED | Self::RECORDED) != 0
     }
 
     pub(crate) fn is_served(self) -> bool {
@@ -201,8 +218,8 @@ impl Live {
             Completions::Thread => Hot::STAMPED | Hot::SERVED,
         };
         let kept = if settings.on_reset == OnReset::Replay { Hot::KEPT } else { 0 };
-        let measured = self.hot.load(Ordering::Relaxed) & Hot::MEASURED;
-        let flags = completion | kept | measured;
+        let others = self.hot.load(Ordering::Relaxed) & (Hot::MEASURED | Hot::RECORDED);
+        let flags = completion | kept | others;
         self.hot.store(u32::from(settings.stream) | flags, Ordering::Relaxed);
     }
 
@@ -231,6 +248,10 @@ impl Live {
         } else {
             self.hot.fetch_and(!Hot::MEASURED, Ordering::Relaxed);
         }
+    }
+
+    pub(crate) fn record(&self) {
+        self.hot.fetch_or(Hot::RECORDED, Ordering::Relaxed);
     }
 
     pub(crate) fn completion(&self) -> Completions {

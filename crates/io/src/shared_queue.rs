@@ -6,6 +6,7 @@ use crate::learn::{Class, Learnt};
 use crate::limits::Limits;
 use crate::measure::Measure;
 use crate::queue::{QueueNumber, QueueSettings};
+use crate::recording::Recording;
 use crate::schedule::{Backlog, NODE_TAG, Rights};
 use crate::service::{LATENCY_NS, Service};
 use crate::settings::{Completions, Hot, Live};
@@ -98,6 +99,8 @@ pub(crate) struct QueueState {
     /// Those of handles that were dropped.
     gone: Stats,
     batch: Vec<Completion>,
+    /// What is recorded, where anything is.
+    pub(crate) recording: Option<Box<Recording>>,
     /// To be woken when the lock is free: a waker may run anything.
     woken: Vec<Waiter>,
     engine: Arc<dyn Engine>,
@@ -189,6 +192,7 @@ impl SharedQueue {
             members: Vec::new(),
             gone: Stats::default(),
             batch: Vec::with_capacity(BATCH),
+            recording: None,
             woken: Vec::with_capacity(tickets.count()),
             engine: Arc::clone(engine),
             limits,
@@ -270,22 +274,30 @@ impl QueueState {
         hot: Hot,
         keep: bool,
     ) -> Result<(), SubmitError> {
-        if self.scheduled || (keep && hot.is_kept() && self.backlog.is_some()) {
+        let is_queued = self.scheduled || (keep && hot.is_kept() && self.backlog.is_some());
+        if is_queued {
             self.queue(request, index, handle)?;
         } else {
             self.submit(request, index, handle)?;
         }
         if hot.is_stamped() {
-            self.stamp(request, index, hot);
+            self.stamp(request, index, hot, is_queued);
         }
         Ok(())
     }
 
     /// Notes when the first request of a completion slot was submitted.
     #[cold]
-    fn stamp(&mut self, request: &Request<'_>, index: usize, hot: Hot) {
+    fn stamp(&mut self, request: &Request<'_>, index: usize, hot: Hot, is_queued: bool) {
+        if let Some(recording) = self.recording.as_mut().filter(|_| hot.is_recorded()) {
+            let start = if is_queued { None } else { Some(recording.now()) };
+            recording.begin(request, index, start);
+        }
         if self.tickets.stamp_of(index).since_ns > 0 {
             return;
+        }
+        if !hot.is_timed() {
+            return self.tickets.stamp(index, Stamp { since_ns: Stamp::UNTIMED, ..Stamp::default() });
         }
         let bytes = u64::from(request.blocks) * u64::from(self.lba_bytes);
         let since_ns = self.engine.now_ns().max(1);
@@ -375,6 +387,39 @@ impl QueueState {
         Ok(self.sort_out(tag, handle))
     }
 
+    /// As [`QueueState::call`], of a handle whose requests are recorded and whose call arrived then.
+    ///
+    /// # Errors
+    /// As [`QueueState::call`].
+    pub(crate) fn call_recorded(
+        &mut self,
+        request: &Request<'_>,
+        handle: u32,
+        arrival: u64,
+    ) -> Result<Called, SubmitError> {
+        let start = self.recording.as_ref().map(|recording| recording.now());
+        let called = self.call(request, handle)?;
+        if let (Some(recording), Some(start)) = (&mut self.recording, start) {
+            recording.arrive(arrival);
+            match called {
+                Called::Waiting(index) if self.tickets.running(index) > 0 => {
+                    recording.begin(request, index, Some(start));
+                    self.tickets.stamp(index, Stamp { since_ns: Stamp::UNTIMED, ..Stamp::default() });
+                }
+                _ => recording.record(request, start),
+            }
+        }
+        Ok(called)
+    }
+
+    /// What is given to the queue next arrived then, where that is recorded.
+    #[inline]
+    pub(crate) fn arrive(&mut self, arrival: Option<u64>) {
+        if let (Some(arrival), Some(recording)) = (arrival, &mut self.recording) {
+            recording.arrive(arrival);
+        }
+    }
+
     /// [`QueueState::call`], when what came is not just the answer.
     #[cold]
     fn sort_out(&mut self, tag: u64, handle: u32) -> Called {
@@ -420,29 +465,33 @@ impl QueueState {
             }
             let failed = result.err();
             let ended = self.tickets.complete_direct(done.tag as usize, failed, done.value);
-            self.note_end(ended, failed);
+            self.note_end(done.tag as usize, ended, failed);
         }
         self.batch.clear();
     }
 
     /// One request of a completion slot is over.
-    pub(crate) fn note_end(&mut self, ended: Ended, failed: Option<IoError>) {
+    pub(crate) fn note_end(&mut self, index: usize, ended: Ended, failed: Option<IoError>) {
         let Ended { handle, stamp, waiter } = ended;
         self.members[handle as usize].stats.errors += u64::from(failed.is_some());
         self.woken.extend(waiter);
         if let Some(stamp) = stamp.filter(|stamp| stamp.since_ns > 0) {
-            self.learn(handle, stamp, failed.is_some());
+            self.learn(index, handle, stamp, failed.is_some());
         }
     }
 
     /// What the end of a stamped completion slot teaches.
     #[cold]
-    fn learn(&mut self, handle: u32, stamp: Stamp, failed: bool) {
+    fn learn(&mut self, index: usize, handle: u32, stamp: Stamp, failed: bool) {
+        if let Some(recording) = &mut self.recording {
+            recording.end(index);
+        }
+        let Some(since_ns) = stamp.since_ns() else { return };
         if stamp.served {
             self.served -= 1;
             self.served_ns -= stamp.expected_ns;
         }
-        let ns = self.engine.now_ns().saturating_sub(stamp.since_ns);
+        let ns = self.engine.now_ns().saturating_sub(since_ns);
         if !failed {
             self.learnt.note(Class(stamp.class), ns, self.late);
         }

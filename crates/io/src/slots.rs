@@ -29,7 +29,8 @@ impl Waiter {
 /// What a request is timed for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// When it was submitted, in the device's time; 0 if nobody wants to know.
+    /// When it was submitted, in the device's time; 0 if nobody wants to know, [`Stamp::UNTIMED`] of one that is only
+    /// recorded.
     pub(crate) since_ns: u64,
     /// Its kind and size, see [`crate::learn::Class`].
     pub(crate) class: u8,
@@ -37,6 +38,16 @@ pub(crate) struct Stamp {
     pub(crate) served: bool,
     /// What it was expected to take.
     pub(crate) expected_ns: u64,
+}
+
+impl Stamp {
+    /// In the place of the time of a request that is recorded, and timed for nothing else.
+    pub(crate) const UNTIMED: u64 = u64::MAX;
+
+    /// When it was submitted, if it is timed.
+    pub(crate) fn since_ns(self) -> Option<u64> {
+        Some(self.since_ns).filter(|&ns| ns > 0 && ns != Self::UNTIMED)
+    }
 }
 
 /// How long somebody has been waiting in vain.

@@ -10,6 +10,7 @@ use nvmed_dma::Transport;
 use nvmed_engine::Engine;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_io::{Device, DeviceOptions};
+use nvmed_stamps::Stamps;
 use nvmed_sys::Pages;
 use nvmed_units::NamespaceId;
 use nvmed_uring::{UringCmdEngine, UringCmdOptions, UringEngine, UringOptions};
@@ -45,9 +46,24 @@ pub enum Open {
 /// # Errors
 /// [`StackError`] naming the device and what is wrong with it.
 pub fn open_device(spec: &DeviceSpec, open: Open) -> Result<Arc<Device>, StackError> {
-    let engine = open_engine(spec, open)?;
+    open_recorded_device(spec, open, None)
+}
+
+/// As [`open_device`], with its requests recorded at the probes that `stamps` wants.
+///
+/// # Errors
+/// As [`open_device`].
+pub(crate) fn open_recorded_device(
+    spec: &DeviceSpec,
+    open: Open,
+    stamps: Option<&Arc<Stamps>>,
+) -> Result<Arc<Device>, StackError> {
+    let engine = open_recorded_engine(spec, open, stamps)?;
     let options = DeviceOptions { queues: QUEUES, depth: QUEUE_DEPTH };
-    Device::open(engine, options).map_err(|error| StackError::Io { device: spec.to_string(), error })
+    let device =
+        Device::open(engine, options).map_err(|error| StackError::Io { device: spec.to_string(), error })?;
+    stamps.iter().for_each(|stamps| device.record(stamps));
+    Ok(device)
 }
 
 /// Opens the engine that a device string names.
@@ -55,9 +71,31 @@ pub fn open_device(spec: &DeviceSpec, open: Open) -> Result<Arc<Device>, StackEr
 /// # Errors
 /// [`StackError`] naming the device and what is wrong with it.
 pub fn open_engine(spec: &DeviceSpec, open: Open) -> Result<Arc<dyn Engine>, StackError> {
+    plain_engine(spec, open, None)
+}
+
+/// As [`open_engine`], recorded at the probes of queue pairs and device.
+fn open_recorded_engine(
+    spec: &DeviceSpec,
+    open: Open,
+    stamps: Option<&Arc<Stamps>>,
+) -> Result<Arc<dyn Engine>, StackError> {
+    let engine = plain_engine(spec, open, stamps)?;
+    Ok(match stamps {
+        Some(stamps) => nvmed_engine::recorded(engine, stamps),
+        None => engine,
+    })
+}
+
+/// The engine without a probe of its own; a virtual device has one.
+fn plain_engine(
+    spec: &DeviceSpec,
+    open: Open,
+    stamps: Option<&Arc<Stamps>>,
+) -> Result<Arc<dyn Engine>, StackError> {
     let name = || spec.to_string();
     let transport: Arc<dyn Transport> = match spec {
-        DeviceSpec::Virtual(spec) => Arc::new(attach(spec, open)?),
+        DeviceSpec::Virtual(spec) => Arc::new(attach(spec, open, stamps)?),
         DeviceSpec::Uring(spec) => return uring(spec, open),
         DeviceSpec::Vfio(spec) => Arc::new(take(spec).map_err(|error| StackError::Vfio { error })?),
         DeviceSpec::VfioUser(spec) => Arc::new(connect(spec)?),
@@ -90,13 +128,17 @@ fn connect(spec: &VfioUserSpec) -> Result<Client, StackError> {
 }
 
 /// A virtual controller, in this process.
-fn attach(spec: &VirtualSpec, open: Open) -> Result<InProcess, StackError> {
-    InProcess::new(controller(spec, open)?).map_err(|error| StackError::Thread { error })
+fn attach(spec: &VirtualSpec, open: Open, stamps: Option<&Arc<Stamps>>) -> Result<InProcess, StackError> {
+    InProcess::new(controller(spec, open, stamps)?).map_err(|error| StackError::Thread { error })
 }
 
 /// A virtual controller, not yet attached to anything.
-pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controller>, StackError> {
-    let controller = unrecorded(spec, open)?;
+pub(crate) fn controller(
+    spec: &VirtualSpec,
+    open: Open,
+    stamps: Option<&Arc<Stamps>>,
+) -> Result<Arc<Controller>, StackError> {
+    let controller = without_list(spec, open, stamps)?;
     if let Some(file) = &spec.behaviour.record {
         if !controller.has_drive() {
             return Err(StackError::Timeless { device: DeviceSpec::Virtual(spec.clone()).to_string() });
@@ -106,7 +148,12 @@ pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controlle
     Ok(controller)
 }
 
-fn unrecorded(spec: &VirtualSpec, open: Open) -> Result<Arc<Controller>, StackError> {
+/// One that writes no list of what arrives at its drive.
+fn without_list(
+    spec: &VirtualSpec,
+    open: Open,
+    stamps: Option<&Arc<Stamps>>,
+) -> Result<Arc<Controller>, StackError> {
     let name = || DeviceSpec::Virtual(spec.clone()).to_string();
     let plan = spec.behaviour.plan();
     let plan =
@@ -116,6 +163,7 @@ fn unrecorded(spec: &VirtualSpec, open: Open) -> Result<Arc<Controller>, StackEr
         serial: spec.serial.clone(),
         clock: spec.behaviour.clock(),
         faults: plan,
+        stamps: stamps.cloned(),
         ..ControllerConfig::default()
     };
     if let Some(drive) = drive::beside(spec)? {

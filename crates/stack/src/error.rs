@@ -213,6 +213,16 @@ pub enum StackError {
         /// The host's answer.
         errno: Errno,
     },
+    /// The memory in which requests are recorded cannot be used.
+    #[error(
+        "the memory in which `nvmed run --trace` records at {path} cannot be used: {errno}; is it still running?"
+    )]
+    Stamps {
+        /// Where it should be.
+        path: String,
+        /// The host's answer.
+        errno: Errno,
+    },
     /// The host gave no thread.
     #[error("the host started no thread for the device: {error}; raise the limit of processes (ulimit -u)")]
     Thread {
@@ -257,7 +267,7 @@ impl StackError {
             Self::Uring { error } => error.errno(),
             Self::Io { error, .. } => error.errno(),
             Self::Fs { error, .. } => error.errno(),
-            Self::RunMemory { errno, .. } | Self::Memory { errno, .. } => *errno,
+            Self::RunMemory { errno, .. } | Self::Stamps { errno, .. } | Self::Memory { errno, .. } => *errno,
             Self::NoDevice
             | Self::Config(_)
             | Self::Spec { .. }

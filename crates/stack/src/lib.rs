@@ -33,6 +33,7 @@ pub use drive::{NewDrive, create_drive, drive_bytes, precondition_drive};
 pub use error::{PartitionError, StackError};
 pub use mount::{Mount, Surroundings, mount, salvage, salvage_watched};
 pub use nvmed_fs::Durability;
+pub use nvmed_stamps::STAMPS_VARIABLE;
 pub use partition::{PartitionOptions, ServedPartition};
 pub use profile::{DriveProfile, Figures, ProfileFault, Work};
 pub use record::{OtherTime, Replayed, replay};

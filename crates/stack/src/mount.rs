@@ -1,7 +1,7 @@
 //! One mounted file system, from a configuration.
 
 use crate::config::{Behind, Config};
-use crate::device::{Open, open_device};
+use crate::device::{Open, open_device, open_recorded_device};
 use crate::error::StackError;
 use crate::flusher::Flusher;
 use crate::run::{RunMemory, State};
@@ -9,8 +9,11 @@ use crate::statistics::{self, Calls};
 use nvmed_fs::posted::{LEDGER_BYTES, LOG_BYTES, Log};
 use nvmed_fs::{FileSystem, FormatOptions, FsError, Memory, MemoryLayout, MountOptions, MountParts};
 use nvmed_io::Device;
+use nvmed_stamps::Stamps;
 use nvmed_sys::sync::{Arc, Mutex};
-use nvmed_sys::{Mapping, Pages};
+use nvmed_sys::{Mapping, Pages, QuietFd};
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags};
 use std::ops::Deref;
 use std::path::PathBuf;
 
@@ -42,6 +45,8 @@ pub struct Surroundings {
     pub run_memory: Option<String>,
     /// Where to append a line of statistics at the end, from [`crate::STATISTICS_VARIABLE`].
     pub statistics: Option<PathBuf>,
+    /// Path of the memory in which requests are recorded, from [`crate::STAMPS_VARIABLE`].
+    pub stamps: Option<String>,
 }
 
 /// Mounts what `config` describes, in this process.
@@ -60,7 +65,8 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
         salvage(config, run)?;
     }
     let locked_by_run = run.is_some();
-    let device = open_device(&config.device, Open::Existing { locked_by_run })?;
+    let stamps = surroundings.stamps.as_deref().map(join_stamps).transpose()?;
+    let device = open_recorded_device(&config.device, Open::Existing { locked_by_run }, stamps.as_ref())?;
     let files = mount_on(&device, config, run.as_ref()).inspect_err(|_| {
         // What is wrong with the file system is the error that counts.
         let _ = device.shutdown();
@@ -68,6 +74,12 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
     let flusher = Flusher::start(&files, config.writeback_seconds);
     let (flusher, statistics) = (Mutex::new(Some(flusher)), surroundings.statistics);
     Ok(Mount { files, device, name, run, flusher, statistics, calls: Calls::default() })
+}
+
+fn join_stamps(path: &str) -> Result<std::sync::Arc<Stamps>, StackError> {
+    let fail = |errno| StackError::Stamps { path: path.to_owned(), errno };
+    let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
+    Stamps::join(QuietFd::new(fd).as_fd()).map(std::sync::Arc::new).map_err(fail)
 }
 
 fn mount_on(

@@ -27,7 +27,7 @@ impl ServedDevice {
         if virtual_spec.behaviour.clock() == Clock::Virtual {
             return Err(StackError::Spec { device: spec.to_string(), error: SpecError::SimulatedTime });
         }
-        let controller = device::controller(virtual_spec, open)?;
+        let controller = device::controller(virtual_spec, open, None)?;
         let function = PciFunction::new(controller).map_err(|error| StackError::Thread { error })?;
         let server = Server::bind(socket).map_err(|error| StackError::Serve { error })?;
         Ok(Self { server, function })

@@ -10,6 +10,7 @@
 #[allow(unsafe_code, reason = "raw memory lives here and in `mapping`")]
 mod access;
 pub mod atomic;
+#[allow(unsafe_code, reason = "the time stamp counter is read by an instruction")]
 mod clock;
 mod descriptor;
 #[allow(unsafe_code, reason = "copies to and from addresses that a program names")]
@@ -36,7 +37,7 @@ mod thread;
 #[allow(unsafe_code, reason = "a mapping of one owner is a slice")]
 mod words;
 
-pub use clock::host_clock;
+pub use clock::{TickClock, host_clock};
 pub use descriptor::{QUIET, QUIET_LEAST, QuietFd, forget_quiet, is_quiet, next_quiet};
 pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;

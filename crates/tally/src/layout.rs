@@ -5,7 +5,8 @@
 //! | 0 | magic u64; 8 version u32, kinds u32; 16 ring bytes a seat u64, 0 without records; 24 the clock at the start
 //! u64 |
 //! | 32 | calls that were to be recorded on the seat that threads share, u64; 40 numbers given to open files u64 |
-//! | 4096 | seats, one after another: owner u64, 8: whether anybody ever had it u64; from 64 on the kinds |
+//! | 4096 | seats, one after another: owner u64, 8: whether anybody ever had it u64; 16: process
+//! u64, 24: its name, 16 bytes; from 64 on the kinds |
 //! | a kind | errors u64, bytes u64, ns u64, longest ns u64, then the buckets, u64 each |
 //! | after the seats | rings: written u64, lost u64; 64: read u64; 128: the records, in a circle |
 
@@ -19,7 +20,7 @@ pub(crate) const NS_GROUPS: usize = 33;
 /// "NVMDTALY".
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"NVMDTALY");
 /// Changes with the layout.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 pub(crate) const MAGIC_AT: usize = 0;
 pub(crate) const VERSION_AT: usize = 8;
@@ -36,6 +37,10 @@ pub(crate) const SHARED_SEAT: usize = SEATS - 1;
 pub(crate) const SEATS_AT: usize = 4096;
 pub(crate) const OWNER_AT: usize = 0;
 pub(crate) const USED_AT: usize = 8;
+pub(crate) const PROCESS_AT: usize = 16;
+pub(crate) const NAME_AT: usize = 24;
+/// Bytes of a name: the kernel's TASK_COMM_LEN.
+pub(crate) const NAME_BYTES: usize = 16;
 pub(crate) const COUNTERS_AT: usize = 64;
 
 pub(crate) const ERRORS_AT: usize = 0;

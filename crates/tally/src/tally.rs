@@ -135,6 +135,33 @@ impl Tally {
         Seat { number: seat as u16, alone: found.is_some() }
     }
 
+    /// Says whose seat it is: a process, and the name of its program, of which 16 bytes are kept.
+    pub fn name(&self, seat: Seat, process: u32, name: &[u8]) {
+        if !seat.alone {
+            return;
+        }
+        let base = at::seat_at(usize::from(seat.number));
+        let mut bytes = [0; at::NAME_BYTES];
+        let len = name.len().min(bytes.len());
+        bytes[..len].copy_from_slice(&name[..len]);
+        self.memory.u64(base + at::PROCESS_AT).store(0, Release);
+        self.memory.write(base + at::NAME_AT, &bytes);
+        self.memory.u64(base + at::PROCESS_AT).store(process.into(), Release);
+    }
+
+    /// The name of a process that has a seat, or had one that nobody has taken since; as it is said, whatever its
+    /// letters.
+    #[must_use]
+    pub fn name_of(&self, process: u32) -> Option<String> {
+        let of_seat = |seat: &usize| self.word(at::seat_at(*seat) + at::PROCESS_AT) == u64::from(process);
+        let seat = (0..at::SHARED_SEAT).find(of_seat)?;
+        let mut bytes = [0; at::NAME_BYTES];
+        self.memory.read(at::seat_at(seat) + at::NAME_AT, &mut bytes);
+        let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+        let is_still = of_seat(&seat) && !name.is_empty();
+        is_still.then(|| String::from_utf8_lossy(name).into_owned())
+    }
+
     /// The thread counts no more on this seat.
     pub fn leave(&self, seat: Seat) {
         if seat.alone {
@@ -288,6 +315,16 @@ mod tests {
             .map(|_| std::thread::scope(|scope| scope.spawn(|| tally.sit()).join().unwrap()))
             .collect();
         assert!(others.iter().all(|seat| seat.alone && *seat != first), "{others:?}");
+    }
+
+    #[test]
+    fn a_process_has_the_name_that_its_last_thread_said() {
+        let tally = Tally::private().unwrap();
+        assert_eq!(tally.name_of(7), None);
+        tally.name(tally.sit(), 7, b"sh");
+        tally.name(tally.sit(), 7, b"a-name-of-more-than-16-bytes");
+        assert_eq!(tally.name_of(7).as_deref(), Some("a-name-of-more-t"));
+        assert_eq!(tally.name_of(8), None);
     }
 
     #[test]

@@ -202,6 +202,7 @@ impl Controller {
         let class = (entry.cdw11 >> 1 & 3) as usize;
         let sq = SubmissionQueue::new((entry.cdw10.low(), class), (base, entries), &queues.view);
         queues.sqs.push(sq);
+        self.doorbells.iter().for_each(|doorbells| doorbells.restart(queue, entries));
         self.routes[queue].store(cq + 1, Ordering::Release);
         Ok(())
     }

@@ -2,6 +2,8 @@
 
 use crate::fault::FaultPlan;
 use nvmed_flash::{ArrayProfile, Medium, Profile};
+use nvmed_stamps::Stamps;
+use std::sync::Arc;
 
 /// Entries of a submission or completion queue at most: 1 MiB and 256 KiB of a host's memory.
 pub const QUEUE_ENTRIES_MAX: u16 = 16_384;
@@ -55,6 +57,8 @@ pub struct ControllerConfig {
     /// Serial number, 1 to 20 printable ASCII characters. Absent, it is made from the medium's identity, and stays
     /// with an image.
     pub serial: Option<String>,
+    /// Where requests are recorded, if they are.
+    pub stamps: Option<Arc<Stamps>>,
     /// Model number: of more than 40 characters the first 40.
     pub model: String,
 }
@@ -72,6 +76,7 @@ impl Default for ControllerConfig {
             drive_name: DriveName::default(),
             faults: FaultPlan::default(),
             serial: None,
+            stamps: None,
             model: "nvmed virtual controller".to_owned(),
         }
     }

@@ -12,6 +12,7 @@ use crate::identity::Identity;
 use crate::kept::KeptDrive;
 use crate::media::Media;
 use crate::pending::Pending;
+use crate::probe::Doorbells;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::time::Time;
 use nvmed_dma::{AddressSpace, DeviceAddress, Distant, MapError};
@@ -37,6 +38,8 @@ pub(crate) mod shape {
     pub(crate) const STICKY: u8 = 8;
     /// It was pulled out.
     pub const GONE: u8 = 16;
+    /// Its requests are recorded.
+    pub(crate) const RECORDED: u8 = 32;
 }
 
 /// Who serves a tail doorbell.
@@ -48,6 +51,19 @@ pub(crate) enum Served {
     ByThread,
     /// The drive: with a thread, or without.
     ByDrive,
+    /// One of these, when the probe has noted the time.
+    Recorded,
+}
+
+impl Served {
+    /// Who serves those of a controller, whether or not its requests are recorded.
+    pub fn of(config: &ControllerConfig) -> Self {
+        match config.clock {
+            _ if config.drive.is_some() => Self::ByDrive,
+            Clock::Threaded => Self::ByThread,
+            Clock::Inline | Clock::Virtual => Self::AtOnce,
+        }
+    }
 }
 
 /// The writable properties.
@@ -96,6 +112,8 @@ pub struct Controller {
     pub(crate) drive: Option<Box<Drive>>,
     /// Who serves tail doorbells.
     pub(crate) served: Served,
+    /// The probe, where requests are recorded.
+    pub(crate) doorbells: Option<Box<Doorbells>>,
     /// Outstanding commands of all groups, and one more if there is a drive: zero if no time has to be kept.
     pub(crate) outstanding: AtomicU32,
     /// The Volatile Write Cache feature, where the write path looks.
@@ -151,6 +169,8 @@ impl Controller {
         let lba_count = media.bytes() >> lba_shift;
         let identity = media.identity();
         let time = Time::new(config.clock == Clock::Virtual);
+        let doorbells = Doorbells::of(&config);
+        let recorded = if doorbells.is_some() { shape::RECORDED } else { 0 };
         Arc::new(Self {
             serial: config.serial.clone().unwrap_or_else(|| identity.serial()),
             identity,
@@ -169,14 +189,11 @@ impl Controller {
             admin: Mutex::new(AdminState::default()),
             streams: Mutex::default(),
             errors: Mutex::default(),
-            shape: AtomicU8::new(if drive.is_some() { shape::DRIVE } else { 0 }),
+            shape: AtomicU8::new(recorded | if drive.is_some() { shape::DRIVE } else { 0 }),
             made_ns: time.now_ns(),
             time,
-            served: match config.clock {
-                _ if drive.is_some() => Served::ByDrive,
-                Clock::Threaded => Served::ByThread,
-                Clock::Inline | Clock::Virtual => Served::AtOnce,
-            },
+            served: if doorbells.is_some() { Served::Recorded } else { Served::of(&config) },
+            doorbells,
             outstanding: AtomicU32::new(u32::from(drive.is_some())),
             drive,
             write_cache: AtomicBool::new(true),

@@ -23,11 +23,18 @@ impl Controller {
         if index % 2 == 1 {
             self.head_doorbell(queue, value);
         } else {
-            match self.served {
-                Served::AtOnce => self.tail_doorbell(queue, value),
-                Served::ByThread => self.leave_tail(queue, value),
-                Served::ByDrive => self.slow_doorbell(queue, value),
-            }
+            self.ring_tail(self.served, queue, value);
+        }
+    }
+
+    /// A tail doorbell, for who serves it.
+    #[inline]
+    pub(crate) fn ring_tail(&self, served: Served, queue: usize, value: u32) {
+        match served {
+            Served::AtOnce => self.tail_doorbell(queue, value),
+            Served::ByThread => self.leave_tail(queue, value),
+            Served::ByDrive => self.slow_doorbell(queue, value),
+            Served::Recorded => self.recorded_doorbell(queue, value),
         }
     }
 

@@ -5,6 +5,7 @@ use crate::outstanding::{Done, OutstandingCommands};
 use crate::queue::{CompletionQueue, HeadDoorbell, SubmissionQueue};
 use crate::time::NEVER;
 use nvmed_dma::{AddressSpace, View};
+use nvmed_stamps::Producer;
 use nvmed_sys::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -20,6 +21,8 @@ pub(crate) struct Queues {
     pub outstanding: OutstandingCommands,
     /// Completions that the completion queue has no room for.
     pub waiting: VecDeque<Done>,
+    /// Where their requests are recorded, from the first one on.
+    pub producer: Option<Producer>,
 }
 
 impl Queues {

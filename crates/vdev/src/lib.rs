@@ -40,6 +40,7 @@ mod namespace;
 mod outstanding;
 mod pci;
 mod pending;
+mod probe;
 mod prp;
 mod queue;
 mod recorder;

@@ -2,6 +2,7 @@
 
 use crate::config::QUEUE_ENTRIES_MAX;
 use crate::fault::Corrupt;
+use crate::probe::Fetched;
 use crate::time::NEVER;
 use nvmed_nvme::{Status, SubmissionEntry};
 use nvmed_units::Lba;
@@ -30,6 +31,8 @@ pub(crate) struct OutstandingCommand {
     pub work: Work,
     pub corrupt: Option<Corrupt>,
     pub duplicate: bool,
+    /// What is recorded of it at its end, if anything is.
+    pub recorded: Option<Fetched>,
 }
 
 impl OutstandingCommand {

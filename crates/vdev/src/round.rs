@@ -63,11 +63,23 @@ impl Controller {
     #[inline]
     pub(crate) fn run(&self, cq: usize, queues: &mut Queues, index: usize) {
         if self.shaped() {
+            self.run_otherwise(cq, queues, index);
+        } else if cq == 0 {
+            self.run_admin(queues);
+        } else {
+            self.run_io::<false>(&self.groups[cq], queues, (index, u32::MAX));
+        }
+    }
+
+    /// As [`Self::run`], with a probe or with more.
+    #[cold]
+    fn run_otherwise(&self, cq: usize, queues: &mut Queues, index: usize) {
+        if !self.is_only_recorded() || !queues.outstanding.is_empty() {
             self.run_shaped(cq, queues);
         } else if cq == 0 {
             self.run_admin(queues);
         } else {
-            self.run_io(&self.groups[cq], queues, (index, u32::MAX));
+            self.run_io::<true>(&self.groups[cq], queues, (index, u32::MAX));
         }
     }
 
@@ -79,13 +91,15 @@ impl Controller {
         let mut queues = self.groups[cq].queues.lock();
         let Some(index) = queues.sqs.iter().position(|sq| sq.id == turn.queue) else { return (0, false) };
         let mut taken = 0;
-        if self.shaped() {
+        if !self.shaped() {
+            taken = self.run_io::<false>(&self.groups[cq], &mut queues, (index, turn.limit));
+        } else if self.is_only_recorded() && queues.outstanding.is_empty() {
+            taken = self.run_io::<true>(&self.groups[cq], &mut queues, (index, turn.limit));
+        } else {
             while taken < turn.limit && self.take(cq, &mut queues, index) {
                 taken += 1;
                 self.complete_due(cq, &mut queues);
             }
-        } else {
-            taken = self.run_io(&self.groups[cq], &mut queues, (index, turn.limit));
         }
         let sq = &queues.sqs[index];
         (taken, taken > 0 && sq.head != sq.tail)
@@ -93,16 +107,23 @@ impl Controller {
 
     /// Executes commands of one queue, at most `limit`; answers how many.
     #[inline]
-    fn run_io(&self, group: &Group, queues: &mut Queues, (index, limit): (usize, u32)) -> u32 {
+    fn run_io<const RECORDED: bool>(
+        &self,
+        group: &Group,
+        queues: &mut Queues,
+        (index, limit): (usize, u32),
+    ) -> u32 {
         queues.refresh(&self.space);
-        let Queues { cq: Some(cq), sqs, view, .. } = queues else { return 0 };
+        let Queues { cq: Some(cq), sqs, view, producer, .. } = queues else { return 0 };
         let sq = &mut sqs[index];
         let mut taken = 0;
         while taken < limit && sq.head != sq.tail && group.has_room(cq) {
+            let at = sq.head;
             let Some(Ok(entry)) = sq.fetch(view) else {
                 self.fail();
                 return 0;
             };
+            let fetched = if RECORDED { self.fetched(view, &entry, (sq.id, at)) } else { None };
             self.foresee(sq, view);
             let (mut status, lba) = self.execute_io(view, &entry);
             sq.counters.count(&entry, self.lba_shift, status);
@@ -112,6 +133,9 @@ impl Controller {
             if cq.post(view, completion(sq, entry.cid, 0), status).is_err() {
                 self.fail();
                 return 0;
+            }
+            if let Some(fetched) = fetched {
+                self.record(producer, &fetched);
             }
             taken += 1;
         }
@@ -190,10 +214,12 @@ impl Controller {
         {
             return false;
         }
+        let at = sq.head;
         let Some(Ok(entry)) = sq.fetch(view) else {
             self.fail();
             return false;
         };
+        let recorded = self.fetched(view, &entry, (sq.id, at));
         let verdict = self.config.faults.judge(sq.id, &entry);
         let now = self.time.now_ns();
         let mut command = OutstandingCommand {
@@ -202,6 +228,7 @@ impl Controller {
             work: verdict.fail.map_or(Work::Execute, |(status, lba)| Work::Fail(status, lba)),
             corrupt: verdict.corrupt,
             duplicate: verdict.duplicate,
+            recorded,
         };
         if cq == 0
             && entry.opcode == AdminOpcode::Abort as u8
@@ -315,7 +342,7 @@ impl Controller {
     #[inline]
     pub(crate) fn finish(&self, cq: usize, queues: &mut Queues, command: &OutstandingCommand) -> bool {
         let Some((result, mut status, lba)) = self.execute(cq, queues, command) else { return false };
-        let Queues { cq: Some(queue), sqs, view, waiting, .. } = queues else { return false };
+        let Queues { cq: Some(queue), sqs, view, waiting, producer, .. } = queues else { return false };
         let Some(sq) = sqs.iter_mut().find(|sq| sq.id == command.sq_id) else { return false };
         if cq != 0 {
             sq.counters.count(&command.entry, self.lba_shift, status);
@@ -335,9 +362,17 @@ impl Controller {
         let group = &self.groups[cq];
         if !waiting.is_empty() || !group.has_room(queue) {
             waiting.push_back(done);
+            if let Some(fetched) = &command.recorded {
+                // It is done but for its completion, which waits for the host.
+                self.record(producer, fetched);
+            }
             return false;
         }
-        self.post(group, (queue, sq, view), &done)
+        let posted = self.post(group, (queue, sq, view), &done);
+        if let Some(fetched) = &command.recorded {
+            self.record(producer, fetched);
+        }
+        posted
     }
 
     /// Posts a completion, for which there is room; whether it was posted.

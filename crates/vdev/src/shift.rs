@@ -236,6 +236,7 @@ impl<'a> Shift<'a> {
         let mut posted = false;
         while taken < turn.limit && state.flash.takes() && controller.may_fetch(cq, queues) {
             let Queues { sqs, view, .. } = queues;
+            let at = sqs[index].head;
             let entry = match sqs[index].fetch(view) {
                 None => break,
                 Some(Ok(entry)) => entry,
@@ -245,7 +246,7 @@ impl<'a> Shift<'a> {
                 }
             };
             taken += 1;
-            posted |= controller.arrive((&mut *state, queues), (cq, turn.queue), &entry, time_ns);
+            posted |= controller.arrive((&mut *state, queues), (cq, turn.queue, at), &entry, time_ns);
         }
         let sq = &queues.sqs[index];
         let more = taken > 0 && sq.head != sq.tail;
@@ -335,7 +336,7 @@ impl Controller {
     fn arrive(
         &self,
         (state, queues): (&mut DriveState, &mut Queues),
-        (cq, sq_id): (usize, u16),
+        (cq, sq_id, at): (usize, u16, u16),
         entry: &SubmissionEntry,
         time_ns: u64,
     ) -> bool {
@@ -347,6 +348,7 @@ impl Controller {
             work: verdict.fail.map_or(Work::Execute, |(status, lba)| Work::Fail(status, lba)),
             corrupt: verdict.corrupt,
             duplicate: verdict.duplicate,
+            recorded: self.fetched(&queues.view, entry, (sq_id, at)),
         };
         let lost = verdict.dropped.is_some() || verdict.ends.is_some();
         let delay_ns = if lost { NEVER } else { verdict.delay_ns };

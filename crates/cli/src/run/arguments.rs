@@ -1,7 +1,8 @@
 //! The command line of `nvmed run`.
 
 use crate::arguments::size;
-use clap::Args;
+use clap::{Args, ValueEnum};
+use nvmed_stamps::{REQUESTS_DEFAULT, REQUESTS_MAX};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -54,6 +55,16 @@ pub struct Run {
     /// Write each file call to FILE as a line of text (docs/seeing.md)
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+    /// Record what our own stack does: requests with their arrival, start and finish, into FILE (Parquet), for `nvmed
+    /// trace analyse FILE` (docs/trace.md)
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// With --trace: where, separated by commas; everywhere if absent
+    #[arg(long, value_name = "WHERE", requires = "trace", value_delimiter = ',')]
+    pub trace_at: Vec<TraceAt>,
+    /// With --trace: requests that each ring holds until they are written; what finds no room is lost and counted
+    #[arg(long, value_name = "N", requires = "trace", value_parser = trace_buffer, default_value_t = REQUESTS_DEFAULT)]
+    pub trace_buffer: usize,
     /// System calls that the program makes by its own instructions: off, dispatch (to the wrapper) or detect
     #[arg(long, value_name = "HOW", value_parser = raw_syscalls)]
     pub raw_syscalls: Option<nvmed_stack::RawSyscalls>,
@@ -78,6 +89,24 @@ pub struct Run {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
     pub program: Vec<OsString>,
+}
+
+/// Where `--trace` records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TraceAt {
+    /// Calls of the program that read, write or sync files
+    File,
+    /// What the file system asks its I/O handles for
+    Handle,
+    /// What a queue pair is given
+    Queue,
+    /// Commands of a virtual device
+    Device,
+}
+
+fn trace_buffer(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=REQUESTS_MAX).contains(number));
+    number.ok_or_else(|| format!("it is a number from 1 to {REQUESTS_MAX}"))
 }
 
 fn io_uring(text: &str) -> Result<nvmed_stack::IoUring, String> {

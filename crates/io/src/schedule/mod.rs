@@ -63,6 +63,7 @@ pub(crate) struct EndOfNode {
 
 /// A request that waited and now goes.
 pub(crate) struct Departure {
+    pub(crate) slot: usize,
     pub(crate) handle: u32,
     pub(crate) waited_ns: u64,
     /// It goes as part of another.
@@ -336,6 +337,7 @@ impl Backlog {
         this.chain(head).map(move |index| {
             let node = &this.nodes[index];
             Departure {
+                slot: node.slot as usize,
                 handle: node.handle,
                 waited_ns: now.saturating_sub(node.arrived_ns),
                 joined: index != head,

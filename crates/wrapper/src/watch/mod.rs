@@ -310,6 +310,13 @@ fn seat(thread: &Thread, tally: &Tally) -> Seat {
     thread.generation.set(generation);
     thread.pid.set(sys!(SYS_getpid) as u32);
     thread.tid.set(sys!(SYS_gettid) as u32);
+    if tally.records() {
+        let mut name = [0_u8; 16];
+        // What the kernel does not tell stays empty.
+        sys!(SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr());
+        let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+        tally.name(seat, thread.pid.get(), &name[..len]);
+    }
     seat
 }
 
