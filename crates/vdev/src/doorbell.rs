@@ -29,13 +29,20 @@ impl Controller {
 
     /// A tail doorbell, for who serves it.
     #[inline]
-    pub(crate) fn ring_tail(&self, served: Served, queue: usize, value: u32) {
+    fn ring_tail(&self, served: Served, queue: usize, value: u32) {
         match served {
             Served::AtOnce => self.tail_doorbell(queue, value),
             Served::ByThread => self.leave_tail(queue, value),
             Served::ByDrive => self.slow_doorbell(queue, value),
             Served::Recorded => self.recorded_doorbell(queue, value),
         }
+    }
+
+    /// A tail doorbell of a controller whose requests are recorded.
+    #[cold]
+    fn recorded_doorbell(&self, queue: usize, value: u32) {
+        self.doorbells.iter().for_each(|doorbells| doorbells.ring(queue, value));
+        self.ring_tail(Served::of(&self.config), queue, value);
     }
 
     /// Leaves a tail to the device thread.

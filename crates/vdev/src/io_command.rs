@@ -3,10 +3,12 @@
 use crate::controller::Controller;
 use crate::io_error::IoError;
 use crate::media::Span;
+use crate::probe::Fetched;
 use crate::prp::PrpWalk;
 use nvmed_dma::View;
 use nvmed_flash::{Command, Kind};
 use nvmed_nvme::{DsmRange, IoOpcode, Status, SubmissionEntry};
+use nvmed_stamps::Op;
 use nvmed_sys::Mapping;
 use nvmed_units::Lba;
 use zerocopy::FromBytes;
@@ -72,6 +74,30 @@ impl Controller {
             }
         };
         Some(Command { kind, start: span.offset, bytes: span.bytes })
+    }
+
+    /// A command of entry `at` of the queue `sq` was fetched; what is recorded of it, if anything is.
+    #[inline]
+    pub(crate) fn fetched(
+        &self,
+        view: &View,
+        entry: &SubmissionEntry,
+        (sq, at): (u16, u16),
+    ) -> Option<Fetched> {
+        let doorbells = self.doorbells.as_deref()?;
+        let op = match IoOpcode::from_code(entry.opcode).filter(|_| sq != 0)? {
+            IoOpcode::Read | IoOpcode::Compare => Op::Read,
+            IoOpcode::Write | IoOpcode::WriteZeroes if entry.fua() => Op::DurableWrite,
+            IoOpcode::Write | IoOpcode::WriteZeroes => Op::Write,
+            IoOpcode::Flush => Op::Flush,
+            IoOpcode::DatasetManagement => Op::Discard,
+        };
+        let begun = Fetched::begin(doorbells, (sq, at), op)?;
+        // What it is to a drive has the checks of all commands: one that fails has no place.
+        let mut further = Vec::new();
+        let command = self.drive_command(view, entry, &mut further)?;
+        let bytes = command.bytes + further.iter().map(|span| span.bytes).sum::<u64>();
+        Some(begun.of(command.start, bytes))
     }
 
     /// What a Dataset Management deallocates, the highest first; what touches or overlaps is one.

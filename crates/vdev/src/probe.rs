@@ -4,9 +4,6 @@
 //! of a command.
 
 use crate::config::ControllerConfig;
-use crate::controller::{Controller, Served, shape};
-use nvmed_dma::View;
-use nvmed_nvme::{IoOpcode, SubmissionEntry};
 use nvmed_stamps::{Op, Probe, Producer, Stamped, Stamps};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -67,7 +64,7 @@ impl Doorbells {
     }
 
     /// A tail doorbell rings: all before it arrive.
-    fn ring(&self, queue: usize, tail: u32) {
+    pub fn ring(&self, queue: usize, tail: u32) {
         let now = self.stamps.clock().now();
         let Some(arrivals) = self.arrivals(queue) else { return };
         let entries = arrivals.entries.load(Relaxed);
@@ -82,52 +79,25 @@ impl Doorbells {
     }
 }
 
-impl Controller {
-    /// A tail doorbell of a controller whose requests are recorded.
-    #[cold]
-    pub(crate) fn recorded_doorbell(&self, queue: usize, value: u32) {
-        if let Some(doorbells) = &self.doorbells {
-            doorbells.ring(queue, value);
-        }
-        self.ring_tail(Served::of(&self.config), queue, value);
-    }
-
-    /// Whether commands are recorded, and complete at once as they should: all that shapes the controller is its probe.
-    pub(crate) fn is_only_recorded(&self) -> bool {
-        self.shape.load(Relaxed) == shape::RECORDED && !self.config.faults.armed()
-    }
-
-    /// A command of entry `at` of the queue `sq` was fetched; what is recorded of it, if anything is.
+impl Fetched {
+    /// The command of entry `at` of the queue `sq` begins now; none of a queue that nobody has rung.
     #[inline]
-    pub(crate) fn fetched(
-        &self,
-        view: &View,
-        entry: &SubmissionEntry,
-        (sq, at): (u16, u16),
-    ) -> Option<Fetched> {
-        let doorbells = self.doorbells.as_deref()?;
-        let opcode = IoOpcode::from_code(entry.opcode).filter(|_| sq != 0)?;
+    pub fn begin(doorbells: &Doorbells, (sq, at): (u16, u16), op: Op) -> Option<Self> {
         let start = doorbells.stamps.clock().now();
         let arrival = doorbells.arrivals(usize::from(sq))?.ticks.get(usize::from(at))?.load(Relaxed);
-        let op = match opcode {
-            IoOpcode::Read | IoOpcode::Compare => Op::Read,
-            IoOpcode::Write | IoOpcode::WriteZeroes if entry.fua() => Op::DurableWrite,
-            IoOpcode::Write | IoOpcode::WriteZeroes => Op::Write,
-            IoOpcode::Flush => Op::Flush,
-            IoOpcode::DatasetManagement => Op::Discard,
-        };
-        // What it is to a drive has the checks of all commands: one that fails has no place.
-        let mut further = Vec::new();
-        let command = self.drive_command(view, entry, &mut further)?;
-        let bytes = command.bytes + further.iter().map(|span| span.bytes).sum::<u64>();
-        Some(Fetched { op, offset: command.start, bytes, arrival, start })
+        Some(Self { op, offset: 0, bytes: 0, arrival, start })
     }
 
-    /// A command that was fetched is completed.
+    /// With its place on the device.
     #[inline]
-    pub(crate) fn record(&self, producer: &mut Option<Producer>, fetched: &Fetched) {
-        let Some(doorbells) = self.doorbells.as_deref() else { return };
-        let Fetched { op, offset, bytes, arrival, start } = *fetched;
+    pub fn of(self, offset: u64, bytes: u64) -> Self {
+        Self { offset, bytes, ..self }
+    }
+
+    /// The command is completed now.
+    #[inline]
+    pub fn end(&self, doorbells: &Doorbells, producer: &mut Option<Producer>) {
+        let Self { op, offset, bytes, arrival, start } = *self;
         let producer = producer.get_or_insert_with(|| doorbells.stamps.producer(Probe::Device));
         producer.put(&Stamped { op, offset, bytes, arrival, start, finish: producer.now() });
     }

@@ -10,10 +10,12 @@ use crate::drive::Drive;
 use crate::fault::{Corrupt, FaultAction, Verdict};
 use crate::group::{Group, Queues};
 use crate::outstanding::{Done, HELD_MAX, OutstandingCommand, Work};
+use crate::probe::Fetched;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::time::NEVER;
 use nvmed_dma::View;
 use nvmed_nvme::{AdminOpcode, CompletionEntry, Status};
+use nvmed_stamps::Producer;
 use nvmed_units::Lba;
 use std::sync::atomic::Ordering;
 
@@ -35,6 +37,17 @@ impl Controller {
     /// Whether the controller does anything at all.
     pub(crate) fn running(&self) -> bool {
         self.shape.load(Ordering::Acquire) & (shape::STOPPED | shape::GONE) == 0
+    }
+
+    /// Whether commands are recorded, and complete at once as they should: all that shapes the controller is its probe.
+    fn is_only_recorded(&self) -> bool {
+        self.shape.load(Ordering::Relaxed) == shape::RECORDED && !self.config.faults.armed()
+    }
+
+    /// A command that was fetched is completed.
+    #[inline]
+    fn record(&self, producer: &mut Option<Producer>, fetched: &Fetched) {
+        self.doorbells.iter().for_each(|doorbells| fetched.end(doorbells, producer));
     }
 
     /// A round of all queues of a group.
