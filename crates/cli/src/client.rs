@@ -4,7 +4,7 @@
 use crate::failure::{Failure, Status};
 use crate::location::parse_spec;
 use crate::run::arguments::Run;
-use crate::run::{absolute, preloaded, watch};
+use crate::run::{absolute, ended_both, preloaded, watch};
 use crate::watch::Watch;
 use nvmed_stack::{Config, DeviceSpec, Sharing};
 use nvmed_wire::{Address, Control, ControlAnswer, SERVER_VARIABLE, Socket, SocketError, VERSION};
@@ -39,9 +39,7 @@ pub(crate) fn run(
     let mut command = preloaded(arguments, &config, library)?;
     command.env(SERVER_VARIABLE, path);
     watched.iter().for_each(|watched| watched.tell(&mut command));
-    let code = watch(command)?;
-    watched.map_or(Ok(()), |watched| watched.end(&config))?;
-    Ok(ExitCode::from(code))
+    ended_both(watch(command).map(ExitCode::from), watched, &config)
 }
 
 /// A server that refuses new sessions is told to the user now, not by each call of the program.

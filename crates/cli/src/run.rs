@@ -45,7 +45,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     let library = library()?;
     let program = program_of(arguments, &config)?;
     let arguments = &Run { program, ..arguments.clone() };
-    let watched = Watch::begin(arguments)?;
+    let watched = Watch::begin(arguments, &config)?;
     if config.behind != Behind::Nvmedfs {
         return on_host(arguments, &config, &library, watched);
     }
@@ -67,9 +67,12 @@ fn on_device(
         return client::run(arguments, config, library, socket, watched);
     }
     if is_shared(arguments, &config) {
-        let ended = shared::run(arguments, &config, library, watched.as_ref())?;
-        watched.map_or(Ok(()), |watched| watched.end(&config))?;
-        return Ok(ended);
+        return match shared::run(arguments, &config, library, watched.as_ref()) {
+            // Nothing has happened that could be seen.
+            Ok(Err(status)) => Ok(status),
+            Ok(Ok(status)) => ended_both(Ok(status), watched, &config),
+            Err(failed) => ended_both(Err(failed), watched, &config),
+        };
     }
     let holder = Holder::begin(&config)?;
     let mut command = preloaded(arguments, &config, library)?;
@@ -78,10 +81,29 @@ fn on_device(
         command.env(STATISTICS_VARIABLE, absolute(file));
     }
     watched.iter().for_each(|watched| watched.tell(&mut command));
-    let (code, ending) = watch_over(command)?;
-    holder.save(&config, ending)?;
-    watched.map_or(Ok(()), |watched| watched.end(&config))?;
-    Ok(ExitCode::from(code))
+    let ended = watch_over(command).and_then(|(code, ending)| {
+        holder.save(&config, ending)?;
+        Ok(ExitCode::from(code))
+    });
+    ended_both(ended, watched, &config)
+}
+
+/// The run's end, and that of what was seen of it: what was recorded is written whatever became of the run.
+pub(crate) fn ended_both(
+    ended: Result<ExitCode, Failure>,
+    watched: Option<Watch>,
+    config: &Config,
+) -> Result<ExitCode, Failure> {
+    match ended {
+        Ok(code) => watched.map_or(Ok(()), |watched| watched.end(config)).map(|()| code),
+        Err(failed) => {
+            if let Some(Err(unseen)) = watched.map(Watch::end_of_failed) {
+                // Two things to be told, and one that the status says.
+                eprintln!("nvmed: {}", unseen.message);
+            }
+            Err(failed)
+        }
+    }
 }
 
 /// What is started: the program, or for one that lies on the device a program of the host's that executes it there.
@@ -132,9 +154,7 @@ fn on_host(
     }
     let mut command = preloaded(arguments, config, library)?;
     watched.iter().for_each(|watched| watched.tell(&mut command));
-    let code = watch(command)?;
-    watched.map_or(Ok(()), |watched| watched.end(config))?;
-    Ok(ExitCode::from(code))
+    ended_both(watch(command).map(ExitCode::from), watched, config)
 }
 
 /// A device that holds no file system of ours is told now, not by each call of the program.

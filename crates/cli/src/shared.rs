@@ -45,7 +45,8 @@ struct Beside {
     ended: Option<ExitStatus>,
 }
 
-/// Runs the program and answers its exit status.
+/// Runs the program and answers its exit status; the inner error is that of a server that could not begin, and has said
+/// why.
 ///
 /// # Errors
 /// The server or the program could not be started, or what they did could not be saved.
@@ -54,13 +55,13 @@ pub(crate) fn run(
     config: &Config,
     library: &Path,
     watched: Option<&Watch>,
-) -> Result<ExitCode, Failure> {
+) -> Result<Result<ExitCode, ExitCode>, Failure> {
     let holder = Holder::begin_unseen(config)?.with_logs()?;
     let mut ending = Ending::begin().map_err(failed)?;
     let address = Address::random().map_err(failed)?;
     let mut server = match Beside::start(arguments, &holder, &mut ending, (&address, watched))? {
         Ok(server) => server,
-        Err(status) => return Ok(ExitCode::from(status)),
+        Err(status) => return Ok(Err(ExitCode::from(status))),
     };
     let mut command = preloaded(arguments, config, library)?;
     command.env(SERVER_VARIABLE, address.to_string());
@@ -68,10 +69,10 @@ pub(crate) fn run(
     ending.release_in(&mut command);
     let ended = start(&mut command).and_then(|mut program| server.watch(&mut ending, &mut program));
     if let Some(status) = server.finish(&mut ending)? {
-        return Ok(ExitCode::from(status));
+        return Ok(Ok(ExitCode::from(status)));
     }
     holder.save(config, ending)?;
-    Ok(ExitCode::from(ended?))
+    Ok(Ok(ExitCode::from(ended?)))
 }
 
 impl Beside {

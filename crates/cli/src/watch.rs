@@ -1,9 +1,10 @@
-//! What `nvmed run` shows of a program: the table of its file calls, and each of them in a file.
+//! What `nvmed run` shows of a program: the table of its file calls, each of them in a file, and a trace of the stack.
 
 use crate::failure::{Failure, Status};
+use crate::recording::{Recording, Told, Wanted};
 use crate::run::arguments::Run;
 use crate::trips::LastCounters;
-use nvmed_stack::{Behind, Config};
+use nvmed_stack::{Behind, Config, STAMPS_VARIABLE};
 use nvmed_sys::spawn_quiet;
 use nvmed_tally::{Record, Row, TALLY_VARIABLE, Tally};
 use rustix::fd::OwnedFd;
@@ -25,19 +26,36 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// What was asked for, while the program runs.
 pub struct Watch {
     tally: Arc<Tally>,
-    fd: OwnedFd,
+    /// Of the tally, where file calls are counted or recorded.
+    fd: Option<OwnedFd>,
     recorder: Option<Recorder>,
+    /// What processes are told of the trace.
+    trace: Option<Told>,
     stats: Option<PathBuf>,
     summary: bool,
     counters: LastCounters,
     began: Instant,
 }
 
-/// The thread that writes records to the file.
+/// The thread that writes what is recorded.
 struct Recorder {
-    file: PathBuf,
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<std::io::Result<()>>,
+    /// Gone when it was waited for.
+    thread: Option<JoinHandle<Recorded>>,
+}
+
+/// Where it writes.
+struct Recorded {
+    lines: Option<Lines>,
+    trace: Option<Recording>,
+}
+
+/// The file of `--record`.
+struct Lines {
+    file: PathBuf,
+    out: BufWriter<File>,
+    /// What became of the writes; after one that failed there are no others.
+    result: std::io::Result<()>,
 }
 
 impl Watch {
@@ -45,31 +63,48 @@ impl Watch {
     ///
     /// # Errors
     /// A file cannot be written, or there is no memory.
-    pub fn begin(arguments: &Run) -> Result<Option<Self>, Failure> {
-        if arguments.stats.is_none() && arguments.record.is_none() && !arguments.summary {
+    pub fn begin(arguments: &Run, config: &Config) -> Result<Option<Self>, Failure> {
+        let Run { stats, record, summary, .. } = arguments;
+        let counts = stats.is_some() || record.is_some() || *summary;
+        if !counts && arguments.trace.is_none() {
             return Ok(None);
         }
         arguments.stats.as_deref().map_or(Ok(()), writable)?;
         let no_memory = |errno| Failure::new(Status::Run, format!("run: no memory for the counts: {errno}"));
-        let (tally, fd) = Tally::create(arguments.record.is_some()).map_err(no_memory)?;
+        let (trace, told) = wanted(arguments, config).as_ref().map(Recording::begin).transpose()?.unzip();
+        let records = record.is_some() || told.as_ref().is_some_and(|told| told.file_calls);
+        let (tally, fd) = Tally::create(records).map_err(no_memory)?;
         let counters = LastCounters::begin().map_err(no_memory)?;
         let tally = Arc::new(tally);
-        let record = arguments.record.as_deref();
-        let recorder = record.map(|file| Recorder::start(file, &tally, &arguments.program)).transpose()?;
-        let (stats, summary) = (arguments.stats.clone(), arguments.summary);
-        Ok(Some(Self { tally, fd, recorder, stats, summary, counters, began: Instant::now() }))
+        let lines = record.as_deref().map(|file| Lines::begin(file, &arguments.program)).transpose()?;
+        let recorded = Recorded { lines, trace };
+        let recorder = recorded.is_wanted().then(|| Recorder::start(recorded, &tally)).transpose()?;
+        let fd = (counts || records).then_some(fd);
+        let (stats, summary, began) = (stats.clone(), *summary, Instant::now());
+        Ok(Some(Self { tally, fd, recorder, trace: told, stats, summary, counters, began }))
     }
 
     /// Tells the program where to count.
     pub fn tell(&self, command: &mut Command) {
-        command.env(TALLY_VARIABLE, crate::run::own_path(&self.fd));
+        self.fd.iter().for_each(|fd| {
+            command.env(TALLY_VARIABLE, crate::run::own_path(fd));
+        });
+        self.tell_stamps(command);
     }
 
-    /// Tells the run's server where its last counters go, if they are shown.
+    /// Tells a process where its requests are recorded.
+    fn tell_stamps(&self, command: &mut Command) {
+        if let Some(fd) = self.trace.as_ref().and_then(|trace| trace.stamps.as_ref()) {
+            command.env(STAMPS_VARIABLE, crate::run::own_path(fd));
+        }
+    }
+
+    /// Tells the run's server where its last counters go, if they are shown, and where it records.
     pub(crate) fn tell_server(&self, command: &mut Command) {
         if self.summary || self.stats.is_some() {
             LastCounters::tell(command, &crate::run::own_path(self.counters.memory()));
         }
+        self.tell_stamps(command);
     }
 
     /// Writes what was seen.
@@ -78,11 +113,9 @@ impl Watch {
     /// A file cannot be written.
     pub fn end(self, config: &Config) -> Result<(), Failure> {
         let (rows, wall) = (self.tally.rows(), self.began.elapsed());
-        if let Some(recorder) = self.recorder {
-            recorder.finish()?;
-        }
         let lost = self.tally.lost();
-        if lost > 0 {
+        let recorded = self.recorder.map_or(Ok(()), |recorder| recorder.finish(lost));
+        if lost > 0 && self.trace.is_none() {
             eprintln!("nvmed: run: {lost} calls found no room to be recorded; they are counted");
         }
         let trips = self.counters.read();
@@ -94,8 +127,33 @@ impl Watch {
         if self.summary {
             eprint!("{}{}", table(&rows, wall), trips.map_or(String::new(), |trips| trips.text()));
         }
-        Ok(())
+        recorded
     }
+
+    /// Of a run that has failed: only what was recorded is written, if there is anything.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn end_of_failed(self) -> Result<(), Failure> {
+        let lost = self.tally.lost();
+        let Some(Recorded { lines, trace }) = self.recorder.and_then(|mut recorder| recorder.end()) else {
+            return Ok(());
+        };
+        let lines = lines.map_or(Ok(()), Lines::finish);
+        let trace = trace.filter(|trace| !trace.is_empty());
+        lines.and(trace.map_or(Ok(()), |trace| trace.finish(lost)))
+    }
+}
+
+/// What of a trace was asked for, if one was.
+fn wanted<'a>(arguments: &'a Run, config: &Config) -> Option<Wanted<'a>> {
+    let not_ours = match (&config.behind, &arguments.server) {
+        (Behind::Host { .. }, _) => Some("--filesystem host"),
+        (_, Some(_)) => Some("--server"),
+        _ => None,
+    };
+    let (places, buffer) = (&arguments.trace_at[..], arguments.trace_buffer);
+    Some(Wanted { path: arguments.trace.as_deref()?, places, buffer, not_ours })
 }
 
 /// Statistics are written when the program has ended; that they cannot be is told before it starts.
@@ -166,42 +224,86 @@ pub fn table(rows: &[Row], wall: Duration) -> String {
 }
 
 impl Recorder {
-    fn start(file: &Path, tally: &Arc<Tally>, program: &[std::ffi::OsString]) -> Result<Self, Failure> {
+    fn start(recorded: Recorded, tally: &Arc<Tally>) -> Result<Self, Failure> {
+        let (stop, tally) = (Arc::new(AtomicBool::new(false)), Arc::clone(tally));
+        let stopped = Arc::clone(&stop);
+        let thread = spawn_quiet("nvmed-record", move || recorded.write(&tally, &stopped))
+            .map_err(|error| Failure::new(Status::Run, format!("run: no thread to record: {error}")))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    /// Writes what is left. `lost_calls` file calls found no room.
+    fn finish(mut self, lost_calls: u64) -> Result<(), Failure> {
+        let failed = || Failure::new(Status::Run, "run: the thread that records has failed");
+        let Recorded { lines, trace } = self.end().ok_or_else(failed)?;
+        let lines = lines.map_or(Ok(()), Lines::finish);
+        let trace = trace.map_or(Ok(()), |trace| trace.finish(lost_calls));
+        lines.and(trace)
+    }
+}
+
+impl Recorder {
+    /// Ends the thread; what it has, if it is not ended yet.
+    fn end(&mut self) -> Option<Recorded> {
+        let thread = self.thread.take()?;
+        self.stop.store(true, Ordering::Release);
+        thread.thread().unpark();
+        thread.join().ok()
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // A run that never began: a trace that nobody finishes leaves nothing behind.
+        drop(self.end());
+    }
+}
+
+impl Recorded {
+    fn is_wanted(&self) -> bool {
+        self.lines.is_some() || self.trace.is_some()
+    }
+
+    /// Writes what is recorded until it is told to stop and nothing is left.
+    fn write(mut self, tally: &Tally, stop: &AtomicBool) -> Self {
+        let start = tally.start_ns();
+        loop {
+            let last = stop.load(Ordering::Acquire);
+            let Self { lines, trace } = &mut self;
+            let mut taken = tally.drain(&mut |record| {
+                lines.iter_mut().for_each(|lines| lines.write(record, start));
+                trace.iter_mut().for_each(|trace| trace.note(record));
+            });
+            taken += trace.as_mut().map_or(0, |trace| trace.drain(tally));
+            if last {
+                return self;
+            }
+            if taken == 0 {
+                std::thread::park_timeout(PAUSE);
+            }
+        }
+    }
+}
+
+impl Lines {
+    fn begin(file: &Path, program: &[std::ffi::OsString]) -> Result<Self, Failure> {
         let fail = |error| failure("--record", file, &error);
         let mut out = BufWriter::with_capacity(1 << 20, File::create(file).map_err(fail)?);
         let words: Vec<_> =
             program.iter().map(|word| word.to_string_lossy().escape_debug().to_string()).collect();
         writeln!(out, "# nvmed calls 1: {}\n# {}", words.join(" "), Record::COLUMNS).map_err(fail)?;
-        let (stop, tally) = (Arc::new(AtomicBool::new(false)), Arc::clone(tally));
-        let stopped = Arc::clone(&stop);
-        let thread =
-            spawn_quiet("nvmed-record", move || write_records(out, &tally, &stopped)).map_err(fail)?;
-        Ok(Self { file: file.to_owned(), stop, thread })
+        Ok(Self { file: file.to_owned(), out, result: Ok(()) })
     }
 
-    fn finish(self) -> Result<(), Failure> {
-        self.stop.store(true, Ordering::Release);
-        let ended = self.thread.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()));
-        ended.map_err(|error| failure("--record", &self.file, &error))
+    fn write(&mut self, record: &Record, start_ns: u64) {
+        if self.result.is_ok() {
+            self.result = writeln!(self.out, "{}", record.line(start_ns));
+        }
     }
-}
 
-/// Writes records until it is told to stop and none are left. After a write that failed it only empties the rings.
-fn write_records(mut out: BufWriter<File>, tally: &Tally, stop: &AtomicBool) -> std::io::Result<()> {
-    let (start, mut result) = (tally.start_ns(), Ok(()));
-    loop {
-        let last = stop.load(Ordering::Acquire);
-        let taken = tally.drain(&mut |record| {
-            if result.is_ok() {
-                result = writeln!(out, "{}", record.line(start));
-            }
-        });
-        if last {
-            return result.and_then(|()| out.flush());
-        }
-        if taken == 0 {
-            std::thread::sleep(PAUSE);
-        }
+    fn finish(mut self) -> Result<(), Failure> {
+        let result = self.result.and_then(|()| self.out.flush());
+        result.map_err(|error| failure("--record", &self.file, &error))
     }
 }
 

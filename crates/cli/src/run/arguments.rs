@@ -1,7 +1,8 @@
 //! The command line of `nvmed run`.
 
 use crate::arguments::size;
-use clap::{Args, ValueEnum};
+use crate::recording::TraceAt;
+use clap::Args;
 use nvmed_stamps::{REQUESTS_DEFAULT, REQUESTS_MAX};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ Examples:
   nvmed run -D disk.img -d ./files -- sqlite3 files/a.db 'create table t (x)'
   nvmed run -D disk.img -d ./files -- bash
   nvmed run --filesystem host -d . --summary -- make
+  nvmed run -D disk.img -d ./files --trace t.parquet -- sqlite3 files/a.db 'select * from t'
 
 Exit status: the program's own; 128 + N if signal N ended it; 125 if nvmed failed, 126 if the program
 cannot be started, 127 if there is none; 2 wrong arguments or configuration; 3 the device is in use;
@@ -89,19 +91,6 @@ pub struct Run {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
     pub program: Vec<OsString>,
-}
-
-/// Where `--trace` records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TraceAt {
-    /// Calls of the program that read, write or sync files
-    File,
-    /// What the file system asks its I/O handles for
-    Handle,
-    /// What a queue pair is given
-    Queue,
-    /// Commands of a virtual device
-    Device,
 }
 
 fn trace_buffer(text: &str) -> Result<usize, String> {

@@ -204,7 +204,7 @@ fn a_replay_that_was_stopped_goes_on() {
     assert_eq!(first[..20 * 4096], last[..20 * 4096], "what was done is not done again");
     assert!((20..30).all(|block| first[block * 4096] == 0 && last[block * 4096] != 0));
     assert!(!scratch.path("state").exists());
-    let shown = scratch.ok(["trace", "show", "b", "--rows", "0"]);
+    let shown = scratch.ok(["trace", "show", "b", "--rows", "31"]);
     assert!(shown.contains("b: parquet: 30 requests in 3600.0"), "{shown}");
 }
 
