@@ -7,6 +7,7 @@ mod faults;
 mod flights;
 mod policies;
 mod queues;
+mod recording;
 mod recovery;
 mod schedulers;
 mod system_calls;
