@@ -163,10 +163,32 @@ impl Handle {
     }
 
     pub(crate) fn put(&self, request: &Request<'_>, ring: bool) -> Result<Ticket, SubmitError> {
-        let (id, hot) = (self.shared.id, self.shared.terms.live.hot());
+        let hot = self.shared.terms.live.hot();
+        if hot.is_recorded() {
+            self.put_recorded(request, ring, hot)
+        } else {
+            self.put_at(request, ring, hot, None)
+        }
+    }
+
+    #[cold]
+    fn put_recorded(&self, request: &Request<'_>, ring: bool, hot: Hot) -> Result<Ticket, SubmitError> {
+        self.put_at(request, ring, hot, self.arrival(hot))
+    }
+
+    /// [`Handle::put`] of a request that arrived then, where that is recorded. Inlined, so that the way of a request
+    /// that is not has no further call in it.
+    #[inline(always)]
+    fn put_at(
+        &self,
+        request: &Request<'_>,
+        ring: bool,
+        hot: Hot,
+        arrival: Option<u64>,
+    ) -> Result<Ticket, SubmitError> {
+        let id = self.shared.id;
         let stream = if request.stream == 0 { hot.stream() } else { request.stream };
         let request = &Request { stream, ..*request };
-        let arrival = self.arrival(hot);
         let (queue, mut inner) = self.queue(request);
         inner.arrive(arrival);
         let mut index = inner.tickets.open(id, false).ok_or(SubmitError::NoSlot)?;

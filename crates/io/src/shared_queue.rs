@@ -274,21 +274,27 @@ impl QueueState {
         hot: Hot,
         keep: bool,
     ) -> Result<(), SubmitError> {
-        let is_queued = self.scheduled || (keep && hot.is_kept() && self.backlog.is_some());
-        if is_queued {
+        if self.is_to_be_queued(hot, keep) {
             self.queue(request, index, handle)?;
         } else {
             self.submit(request, index, handle)?;
         }
         if hot.is_stamped() {
-            self.stamp(request, index, hot, is_queued);
+            self.stamp(request, index, hot, keep);
         }
         Ok(())
     }
 
+    /// Whether a request waits in the scheduler before it goes to the queue pair.
+    #[inline]
+    fn is_to_be_queued(&self, hot: Hot, keep: bool) -> bool {
+        self.scheduled || (keep && hot.is_kept() && self.backlog.is_some())
+    }
+
     /// Notes when the first request of a completion slot was submitted.
     #[cold]
-    fn stamp(&mut self, request: &Request<'_>, index: usize, hot: Hot, is_queued: bool) {
+    fn stamp(&mut self, request: &Request<'_>, index: usize, hot: Hot, keep: bool) {
+        let is_queued = self.is_to_be_queued(hot, keep);
         if let Some(recording) = self.recording.as_mut().filter(|_| hot.is_recorded()) {
             let start = if is_queued { None } else { Some(recording.now()) };
             recording.begin(request, index, start);
@@ -455,6 +461,7 @@ impl QueueState {
     }
 
     /// Leaves the results that were taken for their waiters.
+    #[inline]
     fn settle(&mut self) {
         for at in 0..self.batch.len() {
             let done = self.batch[at];
