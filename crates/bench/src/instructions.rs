@@ -10,7 +10,7 @@ use std::process::Command;
 const CALLS: u64 = 4_000;
 
 /// Every kind of call that `nvmed-calls` knows.
-pub const KINDS: [&str; 6] = ["fsync", "append", "create", "create_fsync", "commit", "put"];
+pub const KINDS: [&str; 7] = ["fsync", "append", "create", "create_fsync", "commit", "put", "read"];
 
 /// Which calls stand for the rows whose names begin so.
 const ROWS: &[(&str, &str)] = &[
@@ -18,6 +18,7 @@ const ROWS: &[(&str, &str)] = &[
     ("sqlite.insert_wal", "append"),
     ("fs.create_fsync", "create_fsync"),
     ("kv.put", "put"),
+    ("trace.record", "read"),
 ];
 
 /// The calls that stand for a row, if it is one of durable calls.

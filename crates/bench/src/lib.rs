@@ -20,6 +20,7 @@ pub mod ours;
 pub mod pair;
 pub mod policy;
 pub mod programs;
+pub mod recording;
 pub mod replay;
 pub mod requests;
 pub mod row;

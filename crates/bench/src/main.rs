@@ -4,7 +4,7 @@
 use nvmed_bench::row::Row;
 use nvmed_bench::{
     driver, everyday, files, flash, instructions, kept, kv, mounting, mqsim, names, pair, policy, programs,
-    replay, requests, shared, sqlite, steps, sweep, trace,
+    recording, replay, requests, shared, sqlite, steps, sweep, trace,
 };
 use nvmed_lab::{machine::machine, undo};
 use std::path::Path;
@@ -63,6 +63,7 @@ const GROUPS: &[Group] = &[
     },
     Group { names: &["io.thread.idle_cpu"], measure: Whole(policy::thread_idle) },
     Group { names: &["io.interrupt.wait_cpu"], measure: Whole(policy::interrupt) },
+    Group { names: &recording::NAMES, measure: Whole(recording::measure) },
     Group { names: &["fs.mount_blocks.1k", "fs.mount_blocks.1m"], measure: Whole(mounting::blocks) },
     Group { names: &["fs.stat_depth10"], measure: Whole(names::stat) },
     Group { names: &["fs.readdir_100k"], measure: Whole(names::readdir) },

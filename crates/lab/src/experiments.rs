@@ -16,7 +16,7 @@ use crate::experiment::Experiment;
 /// here, and its entry in `data/published.json`.
 #[must_use]
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    static ALL: [&dyn Experiment; 27] = [
+    static ALL: [&dyn Experiment; 28] = [
         &baseline::SEQUENTIAL,
         &baseline::RANDREAD_1T,
         &baseline::RANDWRITE_1T,
@@ -44,6 +44,7 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &iiswc15::Aged,
         &iiswc15::Space,
         &iiswc15::Implications,
+        &iiswc15::Overhead,
     ];
     &ALL
 }

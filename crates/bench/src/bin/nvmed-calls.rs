@@ -4,11 +4,13 @@
 //! back by the clock. So every instruction of the process is on the user's side of a call, and the same in each run.
 
 use nvmed_bench::ours::{CREATE, WHO, text};
+use nvmed_engine::Segment;
 use nvmed_fs::OpenFlags;
 use nvmed_io::Binding;
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Options, PendingMemory, Store};
 use nvmed_stack::{Config, DeviceSpec, Mount, Open, Surroundings, open_device};
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Lba;
 use std::sync::Arc;
 
 /// The device, with the room for the largest count that a row asks for.
@@ -32,8 +34,9 @@ fn main() {
     let count = arguments.next().and_then(|count| count.parse().ok());
     let done = match (kind.as_str(), count) {
         ("put", Some(count)) => puts(count),
+        ("read", Some(count)) => reads(count),
         ("fsync" | "append" | "create" | "create_fsync" | "commit", Some(count)) => files(&kind, count),
-        _ => Err("usage: nvmed-calls fsync|append|create|create_fsync|commit|put COUNT".to_owned()),
+        _ => Err("usage: nvmed-calls fsync|append|create|create_fsync|commit|put|read COUNT".to_owned()),
     };
     if let Err(message) = done {
         eprintln!("nvmed-calls: {message}");
@@ -108,6 +111,17 @@ fn commit(mount: &Mount, index: u64) -> Result<(), String> {
     database.fsync().map_err(text)?;
     drop(journal);
     mount.unlink(&root, b"database-journal", WHO).map_err(text)
+}
+
+/// Reads of 4 KiB by a handle, of which nothing is copied: the way of a command.
+fn reads(count: u64) -> Result<(), String> {
+    let spec = DeviceSpec::parse("virtual:?media=null,size=1M").map_err(text)?;
+    let device = open_device(&spec, Open::Existing { locked_by_run: false }).map_err(text)?;
+    let page = Arc::new(Mapping::anonymous(BLOCK.len(), Pages::Base).map_err(text)?);
+    let address = device.map(page).map_err(text)?;
+    let data = [Segment { address, bytes: BLOCK.len() as u32 }];
+    let handle = device.handle(Binding::Queue(0));
+    (0..count).try_for_each(|_| handle.read(Lba(0), &data).map_err(text))
 }
 
 /// Durable puts of a new pair each.

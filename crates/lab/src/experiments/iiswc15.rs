@@ -4,12 +4,14 @@
 mod aged;
 mod hps;
 mod implications;
+mod overhead;
 mod tables;
 mod throughput;
 
 pub(super) use aged::Aged;
 pub(super) use hps::{ResponseTime, Space};
 pub(super) use implications::Implications;
+pub(super) use overhead::Overhead;
 pub(super) use tables::{CharacteristicsHold, Combinations, SinglePages, TABLE_3, TABLE_4};
 pub(super) use throughput::Throughput;
 
