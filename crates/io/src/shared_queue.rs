@@ -393,7 +393,8 @@ impl QueueState {
         Ok(self.sort_out(tag, handle))
     }
 
-    /// As [`QueueState::call`], of a handle whose requests are recorded and whose call arrived then.
+    /// As [`QueueState::call`], of a handle whose requests are recorded; when its call arrived, and when the request
+    /// begins if that is not now.
     ///
     /// # Errors
     /// As [`QueueState::call`].
@@ -401,9 +402,9 @@ impl QueueState {
         &mut self,
         request: &Request<'_>,
         handle: u32,
-        arrival: u64,
+        (arrival, start): (u64, Option<u64>),
     ) -> Result<Called, SubmitError> {
-        let start = self.recording.as_ref().map(|recording| recording.now());
+        let start = start.or_else(|| self.recording.as_ref().map(|recording| recording.now()));
         let called = self.call(request, handle)?;
         if let (Some(recording), Some(start)) = (&mut self.recording, start) {
             recording.arrive(arrival);

@@ -161,8 +161,8 @@ impl Experiment for Overhead {
         let limits = vec![
             format!("bytes, those of the trace included: {:.3} x", ratio(|round| round.bytes)),
             format!(
-                "elapsed time of the run, its start and end included: {:.3} x (not judged: what else runs is in it; \
-                 what a request takes is `nvmed-bench trace.record`)",
+                "elapsed time of the run, its start and end included: {:.3} x (not judged: what else runs is in \
+                 it)",
                 ratio(|round| round.seconds)
             ),
             "operations of the trace's file are those that its writer makes; how many the host's file system makes of \
