@@ -187,7 +187,7 @@ pub enum Command {
     /// Run the papers' experiments again, beside the kernel
     #[command(after_help = LAB)]
     Lab(Lab),
-    /// Block traces: record, show, convert, analyse, synthesise and simulate them
+    /// Block traces: record, show, convert, analyse, synthesise, simulate, sweep and replay them
     #[command(after_help = crate::trace::arguments::TRACES)]
     Trace(crate::trace::arguments::Trace),
     /// Keep keys and values in a file or on a device
