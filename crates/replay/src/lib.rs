@@ -11,6 +11,7 @@ mod around;
 mod digest;
 mod error;
 mod input;
+mod known;
 mod pacing;
 mod payload;
 mod placement;

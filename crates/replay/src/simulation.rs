@@ -1,11 +1,16 @@
 //! A trace on a simulated drive.
 
+use crate::known::Known;
 use nvmed_flash::{
     Activity, Command, Completion, Counts, DriveWear, Flash, Kind, Medium, Profile, ProfileError, UNIT_BYTES,
     WRITE_BYTES_MAX,
 };
 use nvmed_trace::{Flags, Op, Request};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
+
+/// Commands of a discard, about: one that is longer than 2 MiB times this has longer commands. So a discard of a whole
+/// drive, however large, is no more work than one of 4 GiB.
+const DISCARD_COMMANDS: u64 = 2048;
 
 /// What a drive did for the requests of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -43,16 +48,61 @@ impl Simulated {
 #[derive(Debug)]
 struct Underway {
     request: Request,
-    /// Its commands that are not done.
+    /// Commands of it that are in the drive.
     left: u32,
 }
 
-/// A drive to which a trace's requests are given when they arrive. What it does not take waits, in the order of
-/// arrival.
+/// What the drive was not given yet of a request.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    kind: Kind,
+    at: u64,
+    end: u64,
+    /// No command of it is longer.
+    longest: u64,
+}
+
+impl Rest {
+    /// All of a request; a drive is discarded once at most.
+    fn of(request: &Request, capacity: u64) -> Self {
+        let (kind, bytes, longest) = match request.op {
+            Op::Read => (Kind::Read, request.bytes, WRITE_BYTES_MAX),
+            Op::Write => (Kind::Write { fua: request.flags.has(Flags::FUA) }, request.bytes, WRITE_BYTES_MAX),
+            Op::Discard => {
+                let bytes = request.bytes.min(capacity);
+                let times = bytes.div_ceil(WRITE_BYTES_MAX * DISCARD_COMMANDS);
+                (Kind::Deallocate, bytes, WRITE_BYTES_MAX * times)
+            }
+            Op::Flush => (Kind::Flush, 0, 0),
+        };
+        Self { kind, at: request.offset, end: request.offset + bytes, longest }
+    }
+
+    /// The next command, within the drive, and what is left behind it.
+    fn split(self, capacity: u64) -> Option<(Command, Option<Self>)> {
+        if self.kind == Kind::Flush {
+            return Some((Command { kind: Kind::Flush, start: 0, bytes: 0 }, None));
+        }
+        let start = self.at % capacity;
+        let bytes = (self.end - self.at).min(self.longest).min(capacity - start);
+        let rest = Self { at: self.at + bytes, ..self };
+        (bytes > 0).then_some((Command { kind: self.kind, start, bytes }, Some(rest).filter(Self::is_some)))
+    }
+
+    fn is_some(&self) -> bool {
+        self.at < self.end
+    }
+}
+
+/// A drive to which a trace's requests are given when they arrive, in this order. One that finds no room in it holds up
+/// those behind it: they are not taken before the drive has all of it, which changes nothing, since the drive's time
+/// goes on meanwhile. So no more than the drive works on is in memory, however late it is.
 #[derive(Debug)]
 pub struct Simulation {
     flash: Flash,
     capacity: u64,
+    /// Units that it has a map of; none where what was written before makes no difference.
+    map_units: Option<u64>,
     /// When the trace begins, and the drive's time then.
     begin_ns: Option<u64>,
     ready_ns: u64,
@@ -63,8 +113,8 @@ pub struct Simulation {
     first: u64,
     /// How many of them are not done.
     open: u64,
-    /// Commands that wait for the drive, with the numbers of their requests.
-    waiting: VecDeque<(u64, Command)>,
+    /// What the drive has not taken yet of the last one.
+    rest: Option<Rest>,
     /// The request of each ticket.
     requests: Vec<u64>,
     done: Simulated,
@@ -85,6 +135,10 @@ impl Simulation {
                 Medium::Array(array) => array.capacity_bytes,
                 _ => u64::MAX,
             },
+            map_units: match &profile.medium {
+                Medium::Array(array) => array.translation.as_ref().map(|_| array.logical_units()),
+                _ => None,
+            },
             flash,
             begin_ns: None,
             ready_ns: 0,
@@ -92,20 +146,18 @@ impl Simulation {
             underway: VecDeque::new(),
             first: 0,
             open: 0,
-            waiting: VecDeque::new(),
+            rest: None,
             requests: vec![0; profile.tickets() as usize],
             done: Simulated::default(),
         })
     }
 
     /// Before the first request: writes what a trace reads before it writes it, so that it lies in pages as requests of
-    /// the same extents have put it there.
+    /// the same extents have put it there. What a trace discards is not looked at.
     pub fn prepare(&mut self, trace: impl Iterator<Item = Request>) {
-        let mut known = HashSet::new();
-        for request in trace {
-            let units = request.offset / UNIT_BYTES..request.end().div_ceil(UNIT_BYTES);
-            let new = units.fold(0, |new, unit| new + u64::from(known.insert(unit)));
-            if request.op == Op::Read && new > 0 {
+        let mut known = Known::new(self.map_units);
+        for request in trace.filter(|request| request.op != Op::Discard) {
+            if known.insert(request.offset, request.end()) && request.op == Op::Read {
                 self.write_now(&Request { op: Op::Write, ..request });
             }
         }
@@ -116,11 +168,12 @@ impl Simulation {
 
     /// Gives the drive a request at once, and waits until it is done.
     fn write_now(&mut self, request: &Request) {
-        self.split(0, request);
-        while let Some((_, command)) = self.waiting.pop_front() {
+        let mut rest = Some(Rest::of(request, self.capacity));
+        while let Some((command, behind)) = rest.and_then(|rest| rest.split(self.capacity)) {
             let _ = self.flash.arrive(self.flash.now(), &command);
             // It is the only one, so the next completion is its own.
             let _ = self.flash.advance(u64::MAX);
+            rest = behind;
         }
     }
 
@@ -128,19 +181,27 @@ impl Simulation {
     /// that are done by now go to `each`, with the drive's times.
     pub fn push(&mut self, request: &Request, each: &mut impl FnMut(Request)) {
         let begin = *self.begin_ns.get_or_insert(request.arrival_ns);
+        self.pass_until(self.ready_ns + request.arrival_ns.saturating_sub(begin));
+        // The drive takes nothing of this one before it has all of those before.
+        while self.rest.is_some()
+            && let Some(done) = self.flash.advance(u64::MAX)
+        {
+            self.complete(done);
+            self.pass_on(each);
+        }
         let time = (self.ready_ns + request.arrival_ns.saturating_sub(begin)).max(self.flash.now());
-        self.pass_until(time);
         let request = Request { start_ns: None, finish_ns: None, waited: None, ..*request };
         self.done.requests += 1;
         if request.op == Op::Write {
             self.done.written_bytes += request.bytes;
         }
-        let number = self.first + self.underway.len() as u64;
-        let before = self.waiting.len();
-        self.split(number, &request);
-        let left = (self.waiting.len() - before) as u32;
-        self.underway.push_back(Underway { request, left });
-        self.open += 1;
+        if request.op != Op::Flush && request.end() > self.capacity {
+            self.done.moved += 1;
+        }
+        let rest = Rest::of(&request, self.capacity);
+        self.rest = Some(rest).filter(|rest| rest.is_some() || rest.kind == Kind::Flush);
+        self.open += u64::from(self.rest.is_some());
+        self.underway.push_back(Underway { request, left: 0 });
         self.feed(time);
         self.pass_on(each);
     }
@@ -173,28 +234,6 @@ impl Simulation {
         }
     }
 
-    /// Makes commands of a request: no longer than a drive takes, and within the drive.
-    fn split(&mut self, number: u64, request: &Request) {
-        let kind = match request.op {
-            Op::Read => Kind::Read,
-            Op::Write => Kind::Write { fua: request.flags.has(Flags::FUA) },
-            Op::Discard => Kind::Deallocate,
-            Op::Flush => {
-                return self.waiting.push_back((number, Command { kind: Kind::Flush, start: 0, bytes: 0 }));
-            }
-        };
-        if request.end() > self.capacity {
-            self.done.moved += 1;
-        }
-        let (mut at, end) = (request.offset, request.end());
-        while at < end {
-            let start = at % self.capacity;
-            let bytes = (end - at).min(WRITE_BYTES_MAX).min(self.capacity - start);
-            self.waiting.push_back((number, Command { kind, start, bytes }));
-            at += bytes;
-        }
-    }
-
     /// Lets everything happen until then.
     fn pass_until(&mut self, time: u64) {
         while let Some(done) = self.flash.advance(time) {
@@ -206,13 +245,21 @@ impl Simulation {
     fn feed(&mut self, time: u64) {
         let arrival_ns = self.trace_time(time);
         while self.flash.takes()
-            && let Some((number, command)) = self.waiting.pop_front()
+            && let Some((command, behind)) = self.rest.and_then(|rest| rest.split(self.capacity))
         {
+            self.rest = behind;
             let ticket = self.flash.arrive(time, &command);
-            self.requests[ticket.0 as usize] = number;
-            let request = &mut self.underway[(number - self.first) as usize].request;
-            request.start_ns.get_or_insert(arrival_ns.max(request.arrival_ns));
+            let last = self.underway.len() - 1;
+            self.requests[ticket.0 as usize] = self.first + last as u64;
+            let underway = &mut self.underway[last];
+            underway.left += 1;
+            underway.request.start_ns.get_or_insert(arrival_ns.max(underway.request.arrival_ns));
         }
+    }
+
+    /// Whether the drive has done all of the request of this place.
+    fn is_done(&self, place: usize) -> bool {
+        self.underway[place].left == 0 && (self.rest.is_none() || place + 1 < self.underway.len())
     }
 
     /// A time of the drive as one of the trace.
@@ -222,19 +269,18 @@ impl Simulation {
 
     /// A command is done; what waits may arrive then.
     fn complete(&mut self, done: Completion) {
-        let number = self.requests[done.ticket.0 as usize];
+        let place = (self.requests[done.ticket.0 as usize] - self.first) as usize;
         let finish_ns = self.trace_time(done.time);
-        let underway = &mut self.underway[(number - self.first) as usize];
-        underway.left -= 1;
-        self.open -= u64::from(underway.left == 0);
-        underway.request.finish_ns = Some(finish_ns);
+        self.underway[place].left -= 1;
+        self.underway[place].request.finish_ns = Some(finish_ns);
+        self.open -= u64::from(self.is_done(place));
         self.done.refused += u64::from(done.refused);
         self.feed(done.time);
     }
 
     /// Passes on the requests that are done, and before which none is under way.
     fn pass_on(&mut self, each: &mut impl FnMut(Request)) {
-        while self.underway.front().is_some_and(|first| first.left == 0) {
+        while !self.underway.is_empty() && self.is_done(0) {
             self.underway.pop_front().into_iter().for_each(|done| each(done.request));
             self.first += 1;
         }
@@ -344,5 +390,42 @@ mod tests {
         // IISWC'15, section V: 20 KiB in pages of 8 KiB use 20 of 24.
         let (_, simulated) = simulate(&large_pages(), &[Request::new(Op::Write, 0, 20 << 10, 0)]);
         assert!((simulated.utilization() - 20.0 / 24.0).abs() < 1e-9, "{simulated:?}");
+    }
+
+    #[test]
+    fn discards_of_any_length_are_little_work_and_memory() {
+        let discard = Request::new(Op::Discard, 4096, 1 << 55, 0);
+        let mut simulation = Simulation::new(&one_by_one(), false).unwrap();
+        simulation.prepare([discard].into_iter());
+        let mut done = Vec::new();
+        simulation.push(&discard, &mut |one| done.push(one));
+        assert!(simulation.done.moved == 0 && simulation.underway.len() <= 1);
+        simulation.finish(&mut |one| done.push(one));
+        // 2,048 commands of 16 TiB, one after another.
+        assert_eq!(done, [Request { start_ns: Some(0), finish_ns: Some(204_800), ..discard }]);
+        // On a drive with a map all of it is gone: what is read then is nowhere.
+        let write = Request::new(Op::Write, 0, 64 * 8192, 0);
+        let read = Request::new(Op::Read, 0, 8192, 1_000_000_000);
+        let (done, simulated) =
+            simulate(&large_pages(), &[write, Request { arrival_ns: 1, ..discard }, read]);
+        assert_eq!((done.len(), simulated.counts.page_reads, simulated.moved), (3, 0, 1));
+    }
+
+    #[test]
+    fn a_drive_that_is_late_holds_no_more_than_it_works_on() {
+        let mut simulation = Simulation::new(&one_by_one(), false).unwrap();
+        let (mut done, mut most) = (Vec::new(), 0);
+        for number in 0..1000 {
+            // Two commands, of 100 ns each, every nanosecond.
+            simulation.push(&Request::new(Op::Write, 0, 4 << 20, number), &mut |one: Request| done.push(one));
+            most = most.max(simulation.underway.len());
+        }
+        simulation.finish(&mut |one| done.push(one));
+        assert!(most <= 2, "{most} requests are in memory");
+        for (number, one) in (0..).zip(&done) {
+            let times = (one.arrival_ns, one.start_ns, one.finish_ns);
+            assert_eq!(times, (number, Some(200 * number), Some(200 * number + 200)));
+        }
+        assert_eq!(done.len(), 1000);
     }
 }

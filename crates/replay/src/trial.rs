@@ -9,7 +9,7 @@ use nvmed_trace::Request;
 
 /// The version of what trials answer: another one than before as soon as any trial may answer something else, so that
 /// nobody takes kept answers for those of this program.
-pub(crate) const ANSWERS_VERSION: u64 = 1;
+pub(crate) const ANSWERS_VERSION: u64 = 2;
 
 /// A trace, read once to know what it is.
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ impl Trial<'_> {
         digest.value()
     }
 
-    /// Simulates it. Memory: the drive's map and the places that the trace reads before it writes them.
+    /// Simulates it. Memory: the drive's map, and a bit for each unit that the trace uses, with a bound.
     ///
     /// # Errors
     /// [`TrialError`]: the trace cannot be read, or the profile is none.
