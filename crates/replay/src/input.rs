@@ -2,8 +2,10 @@
 
 use crate::digest::Digest;
 use nvmed_trace::{
-    Counts, MalformedLine, Model, Options, Request, Row, Source, SynthError, Synthesis, TraceError,
+    Counts, MalformedLine, Model, Options, Request, Row, Selection, Source, SynthError, Synthesis, TraceError,
 };
+use std::collections::HashSet;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// How the name of a synthesised trace begins.
@@ -18,7 +20,7 @@ pub struct Input {
 
 #[derive(Clone, Debug)]
 enum From {
-    File { path: PathBuf, options: Options },
+    File { path: PathBuf, options: Options, selection: Selection },
     Row { model: Box<Model>, seed: u64 },
 }
 
@@ -29,6 +31,9 @@ pub enum InputError {
     /// A file is none, or cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// A file that is a pipe.
+    #[error("{0}: a trace is read more than once here, and a pipe cannot be; save it first")]
+    Stream(String),
     /// The name of a synthesised trace is none.
     #[error("{name}: {what}; it is as `synth:Music` or `synth:Music?seed=7`, a row of IISWC'15: {rows}")]
     Name {
@@ -57,7 +62,8 @@ impl Input {
     /// [`InputError`]: there is no such row. Files are opened later.
     pub fn named(name: &str, dir: &Path, options: Options) -> Result<Self, InputError> {
         let Some(row) = name.strip_prefix(SYNTHESISED) else {
-            return Ok(Self { name: name.to_owned(), from: From::File { path: dir.join(name), options } });
+            let from = From::File { path: dir.join(name), options, selection: Selection::default() };
+            return Ok(Self { name: name.to_owned(), from });
         };
         let wrong = |what: &str| {
             let rows: Vec<String> = Row::published().into_iter().map(|row| row.name).collect();
@@ -76,6 +82,15 @@ impl Input {
         Ok(Self { name: name.to_owned(), from: From::Row { model, seed } })
     }
 
+    /// Only these requests, of a file.
+    #[must_use]
+    pub fn selecting(mut self, wanted: &Selection) -> Self {
+        if let From::File { selection, .. } = &mut self.from {
+            *selection = wanted.clone();
+        }
+        self
+    }
+
     /// What it was asked for by.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -88,14 +103,28 @@ impl Input {
     /// [`InputError`]: it cannot be read.
     pub fn open(&self) -> Result<Reading, InputError> {
         let of = match &self.from {
-            From::File { path, options } => Of::File(Box::new(Source::open(path, options)?)),
+            From::File { path, options, selection } => {
+                if is_stream(path) {
+                    return Err(InputError::Stream(self.name.clone()));
+                }
+                Of::File(Box::new(Source::open(path, options)?.selecting(selection)))
+            }
             From::Row { model, seed } => {
                 let failed = |error| InputError::Synthesis { name: self.name.clone(), error };
                 Of::Row(Box::new(Synthesis::of(model, *seed).map_err(failed)?))
             }
         };
-        Ok(Reading { of, digest: Digest::default() })
+        Ok(Reading { of, digest: Digest::default(), devices: HashSet::new(), last_device: None })
     }
+}
+
+/// Whether a file can be read only once, as a pipe or a terminal.
+#[must_use]
+pub fn is_stream(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| {
+        let kind = metadata.file_type();
+        kind.is_fifo() || kind.is_char_device() || kind.is_socket()
+    })
 }
 
 /// A trace that is being read: requests in the order of their arrivals.
@@ -103,6 +132,9 @@ impl Input {
 pub struct Reading {
     of: Of,
     digest: Digest,
+    devices: HashSet<u32>,
+    /// Of the request before.
+    last_device: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -121,8 +153,18 @@ impl Reading {
             Of::File(source) => source.next()?,
             Of::Row(synthesis) => synthesis.next(),
         };
-        next.iter().for_each(|request| self.digest.request(request));
+        if let Some(request) = &next {
+            self.digest.request(request);
+            if self.last_device.replace(request.device) != Some(request.device) {
+                self.devices.insert(request.device);
+            }
+        }
         Ok(next)
+    }
+
+    /// To how many devices the requests are that were read.
+    pub(crate) fn devices(&self) -> u64 {
+        self.devices.len() as u64
     }
 
     /// The digest of the requests that were read: those that drives see as the same have the same one, whatever their

@@ -28,7 +28,7 @@ mod trial;
 mod waiting;
 
 pub use error::{Found, ReplayError};
-pub use input::{Input, InputError, Reading};
+pub use input::{Input, InputError, Reading, is_stream};
 pub use pacing::Pacing;
 pub use placement::Remap;
 pub use replay::{Fed, Feed, Replay, ReplayOptions};

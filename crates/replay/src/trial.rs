@@ -20,6 +20,8 @@ pub struct Surveyed {
     pub digest: u64,
     /// How many they are.
     pub requests: u64,
+    /// To how many devices; a trial gives those of all of them to one drive.
+    pub devices: u64,
 }
 
 /// Reads a trace to its end, to know what it is; what was read says what was malformed.
@@ -31,7 +33,7 @@ pub fn survey(input: Input) -> Result<(Surveyed, Reading), InputError> {
     while reading.next_request()?.is_some() {
         requests += 1;
     }
-    Ok((Surveyed { input, digest: reading.digest(), requests }, reading))
+    Ok((Surveyed { input, digest: reading.digest(), requests, devices: reading.devices() }, reading))
 }
 
 /// A trace on a new drive of its own.
