@@ -6,6 +6,7 @@ mod files;
 mod record;
 mod replay;
 mod simulate;
+mod spare;
 mod sweep;
 mod synthesise;
 

@@ -103,6 +103,14 @@ pub(super) fn report_counts(path: &Path, counts: Counts, malformed: &[MalformedL
     }
 }
 
+/// Says on standard error that a drive, or each of a sweep, is given the requests of all devices of a trace.
+pub(super) fn tell_devices(path: &Path, devices: u64) {
+    if devices > 1 {
+        let path = shown(&path.display().to_string());
+        eprintln!("nvmed: {path}: its {devices} devices become one; --device NAME takes one of them");
+    }
+}
+
 /// Says on standard error what of a trace of events has no partner.
 pub(super) fn unpaired(path: &Path, unpaired: &Unpaired) {
     let all = [

@@ -1,14 +1,16 @@
 //! `nvmed trace simulate`: a trace on simulated drives, side by side.
 
 use super::arguments::Simulate;
+use super::spare;
 use crate::failure::{Failure, Status};
 use crate::output::Output;
 use nvmed_flash::Profile;
-use nvmed_replay::{Simulated, Simulation};
+use nvmed_replay::{Simulated, Simulation, is_stream};
 use nvmed_report::Traced;
 use nvmed_stack::DriveProfile;
-use nvmed_trace::{Analysis, Cell, Request, Row, Sink, Summary, Timeline, TraceError};
+use nvmed_trace::{Analysis, Catalogue, Cell, Request, Row, Sink, Summary, Timeline, TraceError};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 
 /// What a drive did with the trace.
 struct Found {
@@ -20,6 +22,13 @@ struct Found {
     timeline: Option<Timeline>,
 }
 
+/// What is known of the trace before it is simulated.
+struct Surveyed {
+    /// The names in all of it.
+    names: Catalogue,
+    devices: u64,
+}
+
 /// Gives a trace to drives, and says what they did.
 ///
 /// # Errors
@@ -29,8 +38,13 @@ pub fn run(arguments: &Simulate) -> Result<(), Failure> {
         return Err(Failure::usage("--output has room for the times of one drive: name one --profile"));
     }
     let drives = arguments.profile.iter().map(|name| drive(name, arguments.size));
-    let drives = drives.collect::<Result<Vec<Profile>, Failure>>()?;
-    let found = arguments.profile.iter().zip(&drives).map(|(name, drive)| simulate(arguments, name, drive));
+    let drives = drives.collect::<Result<Vec<(Option<f64>, Profile)>, Failure>>()?;
+    let surveyed = survey(arguments)?;
+    let found = arguments
+        .profile
+        .iter()
+        .zip(&drives)
+        .map(|(name, (_, drive))| simulate(arguments, name, drive, &surveyed));
     let found = found.collect::<Result<Vec<Found>, Failure>>()?;
     if let Some(path) = &arguments.html {
         let traced =
@@ -45,7 +59,11 @@ pub fn run(arguments: &Simulate) -> Result<(), Failure> {
     } else {
         out.text(&table(&found))?;
     }
-    for one in &found {
+    for (one, (spare, _)) in found.iter().zip(&drives) {
+        if let Some(percent) = spare {
+            let (name, what) = (&one.profile, spare::WHAT_IT_DOES);
+            eprintln!("nvmed: {name}: --size leaves its flash as it is, {percent:.0} % of it spare: {what}");
+        }
         let Simulated { refused, moved, .. } = one.simulated;
         if refused > 0 {
             let refused = super::files::counted(refused, "command");
@@ -59,20 +77,38 @@ pub fn run(arguments: &Simulate) -> Result<(), Failure> {
     out.finish()
 }
 
-fn drive(name: &str, size: Option<u64>) -> Result<Profile, Failure> {
+/// A drive, and how much of its flash is spare since its size is small, in percent.
+fn drive(name: &str, size: Option<u64>) -> Result<(Option<f64>, Profile), Failure> {
     let failure = |fault: nvmed_stack::ProfileFault| Failure::usage(fault.to_string());
     let profile = DriveProfile::named(name).map_err(failure)?;
-    profile.drive(size.unwrap_or_else(|| profile.usual_bytes())).map_err(failure)
+    let drive = profile.drive(size.unwrap_or_else(|| profile.usual_bytes())).map_err(failure)?;
+    Ok((spare::percent(&profile, &drive), drive))
 }
 
-fn simulate(arguments: &Simulate, name: &str, drive: &Profile) -> Result<Found, Failure> {
-    let failed = |error: nvmed_flash::ProfileError| Failure::new(Status::Failed, format!("{name}: {error}"));
-    if super::files::place(&arguments.file).metadata().is_ok_and(|metadata| !metadata.is_file()) {
+/// Reads the trace once, and says what of it is not used, and that its devices become one.
+fn survey(arguments: &Simulate) -> Result<Surveyed, Failure> {
+    if is_stream(super::files::place(&arguments.file)) {
         let file = arguments.file.display();
-        return Err(Failure::usage(format!(
-            "{file}: a trace is read twice here, and a pipe cannot be; save it first"
-        )));
+        let what = "a trace is read more than once here, and a pipe cannot be; save it first";
+        return Err(Failure::usage(format!("{file}: {what}")));
     }
+    let mut source = super::files::open(&arguments.file, &arguments.reading)?;
+    let mut devices = HashSet::new();
+    while let Some(request) = source.next().map_err(super::files::failure)? {
+        devices.insert(request.device);
+    }
+    super::files::report(&arguments.file, &source);
+    super::files::tell_devices(&arguments.file, devices.len() as u64);
+    Ok(Surveyed { names: source.names().clone(), devices: devices.len() as u64 })
+}
+
+fn simulate(
+    arguments: &Simulate,
+    name: &str,
+    drive: &Profile,
+    surveyed: &Surveyed,
+) -> Result<Found, Failure> {
+    let failed = |error: nvmed_flash::ProfileError| Failure::new(Status::Failed, format!("{name}: {error}"));
     let mut simulation = Simulation::new(drive, arguments.used).map_err(failed)?;
     let mut first = super::files::open(&arguments.file, &arguments.reading)?;
     let mut broken = None;
@@ -90,26 +126,28 @@ fn simulate(arguments: &Simulate, name: &str, drive: &Profile) -> Result<Found, 
     let mut analysis = Analysis::default();
     let mut timeline = arguments.html.as_ref().map(|_| Timeline::default());
     let mut done: Vec<Request> = Vec::new();
-    // Names are those of the first reading, which has seen all of them.
-    let names = first.names().clone();
+    let names = &surveyed.names;
     let mut write = |done: &mut Vec<Request>, analysis: &mut Analysis| -> Result<(), TraceError> {
         for request in done.drain(..) {
             analysis.push(&request);
             timeline.iter_mut().for_each(|timeline| timeline.push(&request));
-            sink.as_mut().map_or(Ok(()), |sink| sink.write(&request, &names))?;
+            sink.as_mut().map_or(Ok(()), |sink| sink.write(&request, names))?;
         }
         Ok(())
     };
     let mut second = super::files::open(&arguments.file, &arguments.reading)?;
-    while let Some(request) = second.next().map_err(super::files::failure)? {
+    while let Some(mut request) = second.next().map_err(super::files::failure)? {
+        // One drive is one device: what waits for another request waits for any.
+        if surveyed.devices > 1 {
+            request.device = 0;
+        }
         simulation.push(&request, &mut |one| done.push(one));
         write(&mut done, &mut analysis).map_err(super::files::failure)?;
     }
-    super::files::report(&arguments.file, &second);
     let simulated = simulation.finish(&mut |one| done.push(one));
     write(&mut done, &mut analysis).map_err(super::files::failure)?;
     if let Some(sink) = sink {
-        let written = sink.finish(&names).map_err(super::files::failure)?;
+        let written = sink.finish(names).map_err(super::files::failure)?;
         if let Some(path) = &arguments.output {
             super::files::tell(path, arguments.to_format, &written);
         }

@@ -5,6 +5,7 @@ mod results;
 mod shown;
 
 use super::arguments::Sweep;
+use super::spare;
 use crate::failure::{Failure, Status};
 use crate::output::Output;
 use grid::{CELLS_MAX, Grid};
@@ -33,7 +34,7 @@ pub fn run(arguments: &Sweep) -> Result<(), Failure> {
             traces.iter().map(|trace| Trial { drive: profile, is_used: grid.is_used, trace })
         })
         .collect();
-    let answers = answers(arguments, &trials)?;
+    let answers = answers(arguments, &grid, &trials)?;
     let table = Table::of(&grid, &traces, &answers);
     if let Some(path) = &arguments.html {
         let title = format!("Sweep: {}", arguments.file.file_stem().unwrap_or_default().to_string_lossy());
@@ -53,14 +54,34 @@ pub fn run(arguments: &Sweep) -> Result<(), Failure> {
     out.finish()
 }
 
+/// Says how much flash is spare where drives are smaller than their flash.
+fn tell_spare(file: &Path, grid: &Grid) {
+    let spare: Vec<f64> = grid.drives.iter().filter_map(|drive| drive.spare_percent).collect();
+    let most = spare.iter().copied().fold(0.0, f64::max);
+    if !spare.is_empty() {
+        let (file, count, all) = (file.display(), spare.len(), grid.drives.len());
+        let what = spare::WHAT_IT_DOES;
+        eprintln!(
+            "nvmed: {file}: `size` leaves the flash of {count} of {all} drives as it is, up to {most:.0} % of it \
+             spare: {what}"
+        );
+    }
+}
+
 /// The traces, each read once; what of them is malformed is told.
 fn traces(arguments: &Sweep, grid: &Grid) -> Result<Vec<Surveyed>, Failure> {
     let options = Options {
         format: arguments.reading.format,
         tolerance: arguments.reading.malformed.unwrap_or_default(),
     };
+    let stdin = "/dev/stdin".to_owned();
     let of_file = grid.traces.iter().map(|name| (name, grid.dir.as_path()));
-    let given = arguments.traces.iter().map(|name| (name, Path::new("")));
+    // `-` is standard input, which is read more than once if it is a file.
+    let given = arguments.traces.iter().map(|name| match name.as_str() {
+        "-" => (&stdin, Path::new("")),
+        _ => (name, Path::new("")),
+    });
+    let selection = arguments.reading.selection();
     let named: Vec<(&String, &Path)> = of_file.chain(given).collect();
     if named.is_empty() {
         let file = arguments.file.display();
@@ -85,11 +106,12 @@ fn traces(arguments: &Sweep, grid: &Grid) -> Result<Vec<Surveyed>, Failure> {
     }
     let mut traces = Vec::new();
     for (name, dir) in named {
-        let input = Input::named(name, dir, options).map_err(|error| failure(&error))?;
+        let input = Input::named(name, dir, options).map_err(|error| failure(&error))?.selecting(&selection);
         let (trace, reading) = survey(input).map_err(|error| failure(&error))?;
         if let Some((counts, malformed)) = reading.told() {
             super::files::report_counts(Path::new(name), counts, malformed);
         }
+        super::files::tell_devices(Path::new(name), trace.devices);
         if trace.requests == 0 {
             return Err(Failure::new(Status::Failed, format!("{name}: the trace has no requests")));
         }
@@ -109,7 +131,7 @@ impl From<TrialError> for Failure {
 }
 
 /// What each trial answers: what is kept of it, else what comes out now.
-fn answers(arguments: &Sweep, trials: &[Trial<'_>]) -> Result<Vec<Answer>, Failure> {
+fn answers(arguments: &Sweep, grid: &Grid, trials: &[Trial<'_>]) -> Result<Vec<Answer>, Failure> {
     let mut results = arguments.output.as_deref().map(Results::open).transpose()?;
     let keys: Vec<u64> = trials.iter().map(Trial::key).collect();
     let known = |key: &u64| results.as_ref().and_then(|results| results.get(*key));
@@ -123,6 +145,7 @@ fn answers(arguments: &Sweep, trials: &[Trial<'_>]) -> Result<Vec<Answer>, Failu
         let kept = trials.len() - left.len();
         eprintln!("nvmed: {}: {kept} of {} cells are known{dropped}", path.display(), trials.len());
     }
+    tell_spare(&arguments.file, grid);
     let workers = arguments.workers.unwrap_or_else(|| {
         std::thread::available_parallelism().map_or(1, |count| count.get().min(WORKERS_MAX))
     });

@@ -190,3 +190,65 @@ fn a_trace_is_shown_on_a_page_and_given_to_drives() {
     assert!((response - of(2, "mean_response_ms")).abs() < 1e-6, "{response}");
     scratch.fails(["trace", "simulate", "a", "--profile", "chess"], 2, "no profile is called `chess`");
 }
+
+/// Two devices at the same offsets, whose requests overlap in time, and a malformed line.
+const DEVICES: &str = "arrival_ns,op,offset_bytes,size_bytes,device\n1,read,0,4096,sda\n2,read,0,4096,sdb\nx\n\
+                       100000000,write,4096,4096,sdb\n";
+
+#[test]
+fn a_trace_of_several_devices_is_simulated_as_one_which_is_said() {
+    let scratch = Scratch::new();
+    scratch.file("a.csv", DEVICES);
+    let all = ["trace", "simulate", "a.csv", "--profile", "emmc", "--profile", "emmc-hps", "--json"];
+    let ran = scratch.run(all);
+    // Once, though there are two drives.
+    assert_eq!(
+        ran.err,
+        "nvmed: a.csv: 1 line malformed, of 5:\n  4: it has no value for each column: x\nnvmed: a.csv: its 2 devices \
+         become one; --device NAME takes one of them\n"
+    );
+    let found: Value = serde_json::from_str(&ran.out).expect("it is JSON");
+    // The second read waits for the first one, which was another device's.
+    let nowait = found["drives"][0]["nowait_pct"].as_f64().expect("it is told");
+    assert!((nowait - 200.0 / 3.0).abs() < 1e-6, "{nowait}");
+    let one = ["trace", "simulate", "a.csv", "--profile", "emmc", "-o", "b.csv", "--to", "csv"];
+    scratch.ok(one);
+    let written = std::fs::read_to_string(scratch.path("b.csv")).unwrap();
+    assert!(!written.contains("sd"), "{written}");
+    let ran = scratch.run([&one[..], &["--device", "sdb"]].concat());
+    assert!(ran.status == 0 && !ran.err.contains("become one"), "{}", ran.err);
+    let written = std::fs::read_to_string(scratch.path("b.csv")).unwrap();
+    assert_eq!(written.matches(",sdb,").count(), 2, "{written}");
+}
+
+#[test]
+fn flash_that_a_small_size_leaves_is_said() {
+    let scratch = Scratch::new();
+    scratch.file("a.csv", DEVICES);
+    let simulate = |profile, size| {
+        scratch
+            .run(["trace", "simulate", "a.csv", "--device", "sda", "--profile", profile, "--size", size])
+            .err
+    };
+    // 32 GiB of blocks, of which a host sees 1 GiB.
+    let said = simulate("emmc", "1G");
+    assert!(said.contains("nvmed: emmc: --size leaves its flash as it is, 97 % of it spare: "), "{said}");
+    // The blocks of this profile follow the size.
+    assert!(!simulate("tlc", "1G").contains("spare"));
+    let usual = scratch.run(["trace", "simulate", "a.csv", "--profile", "emmc"]).err;
+    assert!(!usual.contains("spare"), "{usual}");
+}
+
+#[test]
+fn a_discard_of_any_length_is_simulated() {
+    let scratch = Scratch::new();
+    let columns = "arrival_ns,op,offset_bytes,size_bytes\n";
+    scratch.file("a.csv", format!("{columns}1,write,0,8192\n5,discard,0,1000000000000000\n6,read,0,4096\n"));
+    for profile in ["emmc", "xpoint"] {
+        let mut command = scratch.nvmed(["trace", "simulate", "a.csv", "--profile", profile, "--json"]);
+        let ran = command.output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let found: Value = serde_json::from_slice(&ran.stdout).expect("it is JSON");
+        assert_eq!(found["drives"][0]["requests"], 3);
+    }
+}

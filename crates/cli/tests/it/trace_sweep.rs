@@ -1,6 +1,6 @@
 //! `nvmed trace sweep`: a grid of drives, its results, and what goes on where it was ended.
 
-use crate::scratch::Scratch;
+use crate::scratch::{Ran, Scratch};
 use serde_json::Value;
 
 /// Two channels by three kinds of pages, on small drives.
@@ -225,4 +225,30 @@ fn a_sweep_without_traces_or_with_too_many_is_one_line() {
         scratch.fails(["trace", "sweep", "s.toml", "-o", "kept", "--html", "page.html"], 1, words);
     }
     assert!(!scratch.path("kept").exists() && !scratch.path("page.html").exists());
+}
+
+#[test]
+fn a_sweep_selects_joins_devices_and_refuses_pipes() {
+    let scratch = Scratch::new();
+    scratch.file("s.toml", "base = \"emmc\"\nsize = \"1G\"");
+    scratch.file(
+        "a.csv",
+        "arrival_ns,op,offset_bytes,size_bytes,device\n1,read,0,4096,sda\n2,read,0,4096,sdb\n9,write,0,4096,sdb\n",
+    );
+    let sweep =
+        |more: &[&str]| scratch.run([&["trace", "sweep", "s.toml", "a.csv", "--json"], more].concat());
+    let requests = |out: &str| {
+        let found: Value = serde_json::from_str(out).expect("it is JSON");
+        found["traces"][0]["drives"][0]["counted"]["requests"].as_u64()
+    };
+    let all = sweep(&[]);
+    assert!(all.err.contains("nvmed: a.csv: its 2 devices become one; --device NAME takes"), "{}", all.err);
+    assert!(all.err.contains("`size` leaves the flash of 1 of 1 drives as it is, up to 97 %"), "{}", all.err);
+    let one = sweep(&["--device", "sdb"]);
+    assert!(!one.err.contains("become one"), "{}", one.err);
+    assert_eq!((requests(&all.out), requests(&one.out)), (Some(3), Some(2)));
+    let mut command = scratch.nvmed(["trace", "sweep", "s.toml", "-"]);
+    let ran = Ran::from(command.stdin(std::process::Stdio::piped()).output().unwrap());
+    let words = "/dev/stdin: a trace is read more than once here, and a pipe cannot be; save it first";
+    assert!(ran.status == 1 && ran.err.contains(words), "{}", ran.err);
 }

@@ -1,6 +1,7 @@
 //! The file of a sweep: a base, axes, and the drives that they make (docs/trace.md, "Sweep").
 
 use crate::failure::{Failure, Status};
+use crate::trace::spare;
 use nvmed_flash::Profile;
 use nvmed_stack::DriveProfile;
 use serde::Deserialize;
@@ -67,6 +68,8 @@ pub struct Drive {
     pub places: Vec<String>,
     /// What it is like.
     pub profile: Profile,
+    /// How much of its flash is spare since `size` is small, in percent.
+    pub spare_percent: Option<f64>,
 }
 
 /// All that a file of a sweep says.
@@ -271,7 +274,7 @@ impl Maker<'_> {
         let name = std::iter::once(base.name().to_owned()).chain(named).collect::<Vec<_>>().join(", ");
         let changes: Vec<(String, Value)> = steps.iter().flat_map(|step| step.changes.clone()).collect();
         let profile = if changes.is_empty() { base } else { base.changed(&name, &changes).map_err(fault)? };
-        let profile = profile.drive(self.size.unwrap_or_else(|| profile.usual_bytes())).map_err(fault)?;
-        Ok(Drive { places, profile })
+        let drive = profile.drive(self.size.unwrap_or_else(|| profile.usual_bytes())).map_err(fault)?;
+        Ok(Drive { places, spare_percent: spare::percent(&profile, &drive), profile: drive })
     }
 }
