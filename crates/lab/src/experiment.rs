@@ -62,6 +62,24 @@ impl Goal {
         }
     }
 
+    /// How far `ratio` is beyond it: below 0 where it is met. No number is further than all others.
+    pub(crate) fn beyond(self, ratio: f64) -> f64 {
+        let beyond = match self {
+            Self::AtLeast(least) => least - ratio,
+            Self::AtMost(most) => ratio - most,
+            Self::Within(percent) => (ratio - 1.0).abs() - percent / 100.0,
+        };
+        if beyond.is_nan() { f64::INFINITY } else { beyond }
+    }
+
+    /// In words, for one cell.
+    pub(crate) fn text_of_cell(self) -> String {
+        match self {
+            Self::Within(percent) => format!("within {percent} %"),
+            _ => self.text(),
+        }
+    }
+
     /// In words.
     #[must_use]
     pub fn text(self) -> String {
@@ -94,6 +112,11 @@ pub trait Experiment: Sync {
     fn what(&self) -> &'static str;
     /// What must be reached.
     fn goal(&self) -> Goal;
+    /// What a cell must reach, where that is not the goal of the experiment. A saved result is judged by it again,
+    /// whatever goal the file has.
+    fn cell_goal(&self, _cell: &Cell) -> Option<Goal> {
+        None
+    }
     /// Runs it.
     ///
     /// # Errors

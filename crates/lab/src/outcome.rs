@@ -1,7 +1,7 @@
 //! Results: one of each experiment, as JSON, and what misses its goal.
 
 use crate::advice::Advice;
-use crate::cell::{Cell, summary};
+use crate::cell::{Cell, furthest, judged, summary};
 use crate::duel::Series;
 use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Goal};
@@ -10,6 +10,9 @@ use crate::paper::{Paper, paper};
 use nvmed_trace::OutputFile;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+
+/// More series than these are no reading for a line: it has so many, and the one that decides.
+const LISTED_MAX: usize = 6;
 
 /// What became of an experiment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -83,6 +86,7 @@ pub fn run(experiment: &dyn Experiment, effort: &Effort) -> Outcome {
             outcome.limits = finding.limits;
             outcome.measured = finding.series;
             outcome.cells = finding.cells;
+            outcome.set_goals(experiment);
             outcome.judge();
         }
         Err(error @ LabError::Missing { .. }) => outcome.skipped = Some(error.to_string()),
@@ -92,24 +96,46 @@ pub fn run(experiment: &dyn Experiment, effort: &Effort) -> Outcome {
 }
 
 impl Outcome {
-    /// Takes what is furthest from the goal: a series, or a cell.
+    /// Gives the cells the goals of the experiment.
+    fn set_goals(&mut self, experiment: &dyn Experiment) {
+        (self.goal, self.goal_text) = (experiment.goal(), experiment.goal().text());
+        self.cells.iter_mut().for_each(|cell| cell.goal = experiment.cell_goal(cell));
+    }
+
+    /// Takes what is furthest from the goal: a series, or a cell where there are no series. All series and all cells
+    /// that are judged must reach their goals.
     fn judge(&mut self) {
-        if let Goal::Within(_) = self.goal {
-            let judged = || self.cells.iter().filter(|cell| cell.contradicted.is_none()).map(Cell::ratio);
-            self.ratio = judged().max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()));
-            self.met = self.ratio.is_some_and(|_| judged().all(|ratio| self.goal.met(ratio)));
-            return;
+        let mut cells = judged(&self.cells, self.goal);
+        let cells_met = cells.all(|(cell, goal)| goal.met(cell.ratio()));
+        if let Some(worst) = self.worst() {
+            let (ratio, spread) = (worst.ratio(), worst.spread());
+            self.met = cells_met && self.measured.iter().all(|series| self.goal.met(series.ratio()));
+            self.ratio = ratio.is_finite().then_some(ratio);
+            self.spread = (spread.0.is_finite() && spread.1.is_finite()).then_some(spread);
+        } else {
+            self.ratio = furthest(&self.cells, self.goal).map(Cell::ratio);
+            self.met = self.ratio.is_some() && cells_met;
         }
-        let far = |series: &&Series| match self.goal {
-            Goal::AtLeast(_) => series.ratio(),
-            Goal::AtMost(_) | Goal::Within(_) => -series.ratio(),
-        };
-        let worst = self.measured.iter().min_by(|a, b| far(a).total_cmp(&far(b)));
-        let Some(worst) = worst else { return };
-        let (ratio, spread) = (worst.ratio(), worst.spread());
-        self.met = self.goal.met(ratio) && self.measured.iter().all(|series| self.goal.met(series.ratio()));
-        self.ratio = ratio.is_finite().then_some(ratio);
-        self.spread = (spread.0.is_finite() && spread.1.is_finite()).then_some(spread);
+    }
+
+    /// The series furthest from the goal; none where cells alone are judged.
+    fn worst(&self) -> Option<&Series> {
+        let beyond = |series: &&Series| self.goal.beyond(series.ratio());
+        let series = (!matches!(self.goal, Goal::Within(_))).then_some(&self.measured)?;
+        series.iter().max_by(|a, b| beyond(a).total_cmp(&beyond(b)))
+    }
+
+    /// What was measured, a text for each part: of many series the first ones and the one that decides.
+    pub(crate) fn parts(&self) -> Vec<String> {
+        let is_long = self.measured.len() > LISTED_MAX;
+        let shown = if is_long { LISTED_MAX - 1 } else { self.measured.len() };
+        let mut parts: Vec<String> = self.measured[..shown].iter().map(sides).collect();
+        if is_long && let Some(worst) = self.worst() {
+            let more = self.measured.len() - shown;
+            parts.push(format!("and {more} more; of all, furthest from the goal is {}", sides(worst)));
+        }
+        parts.extend((!self.cells.is_empty()).then(|| summary(&self.cells, self.goal)));
+        parts
     }
 
     /// Paper, measured and ratio in a line.
@@ -119,14 +145,12 @@ impl Outcome {
         if let Some(reason) = &self.skipped {
             return format!("{:<28} | {paper} | SKIPPED: {reason}", self.id);
         }
-        let mut measured: Vec<String> = self.measured.iter().map(sides).collect();
-        measured.extend((!self.cells.is_empty()).then(|| summary(&self.cells)));
         let ratio = self.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2} x"));
         let spread = self.spread.map_or(String::new(), |(low, high)| format!(" ({low:.2}..{high:.2})"));
         format!(
             "{:<28} | {paper} | {} | {ratio}{spread} | {} | {}",
             self.id,
-            measured.join("; "),
+            self.parts().join("; "),
             self.goal_text,
             if self.met { "met" } else { "NOT MET" },
         )
@@ -150,7 +174,8 @@ impl Outcome {
 pub(crate) fn sides(series: &Series) -> String {
     let rival = series.best_rival();
     let rival = rival.map_or(String::new(), |rival| format!(", {} {:.1}", rival.name, rival.runs.median()));
-    format!("{}: {:.1} {}{rival}", series.label, series.ours.runs.median(), series.unit)
+    let (ours, unit) = (&series.ours, &series.unit);
+    format!("{}: {} {:.1} {unit}{rival}", series.label, ours.name, ours.runs.median())
 }
 
 /// The results that lie in a directory, by name.
@@ -183,8 +208,7 @@ pub fn check(outcomes: &[Outcome], experiments: &[&dyn Experiment]) -> Vec<Strin
         let known = experiments.iter().find(|one| one.id() == outcome.id);
         let mut again = Outcome { met: false, ratio: None, ..outcome.clone() };
         if let Some(known) = known {
-            again.goal = known.goal();
-            again.goal_text = known.goal().text();
+            again.set_goals(*known);
         }
         again.judge();
         if !again.met || again.skipped.is_some() {
@@ -225,13 +249,48 @@ mod tests {
         };
         assert!(judged([50.9, 49.1], None).0);
         let (met, line) = judged([50.9, 48.9], None);
-        assert!(!met && line.contains("2 cells, furthest off Idle writes %: 48.90 for 50.00"), "{line}");
+        assert!(
+            !met && line.contains("2 cells judged, furthest off Idle writes %: 48.90 for 50.00"),
+            "{line}"
+        );
         let (met, line) = judged([50.9, 48.9], Some("Table IV says otherwise".to_owned()));
         assert!(
-            met && line.contains("1 cells, furthest off Idle mean KiB: 50.90 for 50.00; 1 that"),
+            met && line.contains("1 cells judged, furthest off Idle mean KiB: 50.90 for 50.00; 1 that"),
             "{line}"
         );
         assert!(!judged([50.0, f64::NAN], None).0);
+    }
+
+    #[test]
+    fn a_cell_with_a_goal_of_its_own_is_judged_beside_the_series() {
+        let judged = |ours: f64, goal: Option<Goal>| {
+            let mut outcome =
+                run(&FakeExperiment { ours: 3.0, rival: 2.0, missing: false }, &Effort::default());
+            outcome.cells = vec![Cell { goal, ..Cell::new("Idle", "gain %", 50.0, ours) }];
+            outcome.judge();
+            (outcome.met, outcome.line())
+        };
+        let most = Some(Goal::AtMost(1.0));
+        assert!(judged(50.0, most).0);
+        let (met, line) = judged(50.1, most);
+        assert!(!met && line.contains("1 cells judged, furthest off Idle gain %: 50.10 for 50.00"), "{line}");
+        assert!(!judged(f64::NAN, most).0);
+        let (met, line) = judged(90.0, None);
+        assert!(met && line.contains("no cells judged; 1 shown and not judged"), "{line}");
+    }
+
+    #[test]
+    fn a_line_has_the_first_of_many_series_and_the_one_that_decides() {
+        let mut outcome = run(&FakeExperiment { ours: 3.0, rival: 2.0, missing: false }, &Effort::default());
+        let (easy, hard) = (outcome.measured[0].clone(), outcome.measured[1].clone());
+        outcome.measured = vec![easy; 8];
+        outcome.measured.push(hard);
+        let line = outcome.line();
+        assert_eq!(line.matches("easy: ours 30.0 kIOPS, fast <path> 2.0").count(), 5, "{line}");
+        assert!(
+            line.contains("and 4 more; of all, furthest from the goal is hard: ours 3.0 kIOPS"),
+            "{line}"
+        );
     }
 
     #[test]

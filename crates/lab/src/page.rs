@@ -1,9 +1,10 @@
 //! All results on one page.
 
 use crate::advice::{Advice, Evidence, Judgement};
-use crate::cell::{Cell, summary};
+use crate::cell::Cell;
 use crate::duel::Series;
-use crate::outcome::{Outcome, sides};
+use crate::experiment::Goal;
+use crate::outcome::Outcome;
 use nvmed_chart::{Row, Unit, document, escaped, rows, short, table as figures};
 use std::fmt::Write;
 
@@ -24,8 +25,7 @@ pub fn page(outcomes: &[Outcome]) -> String {
 
 fn row(outcome: &Outcome) -> String {
     let paper = outcome.paper.as_ref().map_or("-", |paper| paper.printed.as_str());
-    let mut measured: Vec<String> = outcome.measured.iter().map(|series| escaped(&sides(series))).collect();
-    measured.extend((!outcome.cells.is_empty()).then(|| escaped(&summary(&outcome.cells))));
+    let measured: Vec<String> = outcome.parts().iter().map(|part| escaped(part)).collect();
     let measured = match &outcome.skipped {
         Some(reason) => format!("<span class=\"missed\">skipped</span>: {}", escaped(reason)),
         None => measured.join("<br>"),
@@ -62,7 +62,7 @@ fn section(outcome: &Outcome) -> String {
         out += &chart(series);
         out.push('\n');
     }
-    out += &table(&outcome.cells);
+    out += &table(&outcome.cells, outcome.goal);
     if !outcome.method.is_empty() {
         let _ = writeln!(out, "<p class=\"note\">Method: {}.</p>", escaped(&outcome.method));
     }
@@ -74,7 +74,7 @@ fn section(outcome: &Outcome) -> String {
 
 fn chart(series: &Series) -> String {
     let row = |of: &crate::duel::Measured, ours: bool| Row {
-        name: if ours { "ours".to_owned() } else { of.name.clone() },
+        name: of.name.clone(),
         parts: vec![of.runs.median()],
         range: Some(of.runs.range()),
         muted: !ours,
@@ -162,29 +162,48 @@ fn shown(evidence: &Evidence) -> String {
     out
 }
 
-/// Cells by row and column, ours above the paper's; nothing where there are none.
-fn table(cells: &[Cell]) -> String {
-    let Some(first) = cells.first() else { return String::new() };
-    let columns: Vec<&str> =
-        cells.iter().take_while(|cell| cell.row == first.row).map(|cell| cell.column.as_str()).collect();
+/// Cells by row and column, ours above the paper's; nothing where there are none. A row may lack columns.
+fn table(cells: &[Cell], goal: Goal) -> String {
+    if cells.is_empty() {
+        return String::new();
+    }
+    let mut columns: Vec<&str> = Vec::new();
+    for cell in cells {
+        if !columns.contains(&cell.column.as_str()) {
+            columns.push(&cell.column);
+        }
+    }
     let heads: String = columns.iter().map(|column| format!("<th>{}</th>", escaped(column))).collect();
-    let mut out = format!("<table><tr><th></th>{heads}</tr>\n");
+    let mut out = format!(
+        "<p class=\"note\">Above: found here. Below: the paper's, or what follows from it. Muted: not judged.</p>\n\
+         <div class=\"scroll\" tabindex=\"0\"><table><tr><th></th>{heads}</tr>\n"
+    );
     for row in cells.chunk_by(|a, b| a.row == b.row) {
         let _ = write!(out, "<tr><th>{}</th>", escaped(&row[0].row));
-        for cell in row {
-            let class = if cell.contradicted.is_some() { " class=\"note\"" } else { "" };
-            let why = cell.contradicted.as_deref().unwrap_or("");
-            let _ = write!(
-                out,
-                "<td{class} title=\"{}\">{:.2}<br><small>{:.2}</small></td>",
-                escaped(why),
-                cell.ours,
-                cell.paper
-            );
+        for column in &columns {
+            match row.iter().find(|cell| cell.column == *column) {
+                Some(cell) => out += &shown_cell(cell, goal),
+                None => out += "<td class=\"note\">-</td>",
+            }
         }
         out += "</tr>\n";
     }
-    out + "</table>\n"
+    out + "</table></div>\n"
+}
+
+/// A cell; the reason why it is not judged, or its goal, where the pointer rests on it.
+fn shown_cell(cell: &Cell, experiment: Goal) -> String {
+    let (class, why) = match (cell.judged_by(experiment), &cell.contradicted) {
+        (Some(goal), _) if goal.met(cell.ratio()) => ("", goal.text_of_cell()),
+        (Some(goal), _) => (" class=\"missed\"", goal.text_of_cell()),
+        (None, why) => (" class=\"note\"", why.clone().unwrap_or_default()),
+    };
+    format!(
+        "<td{class} title=\"{}\">{:.2}<br><small>{:.2}</small></td>",
+        escaped(&why),
+        cell.ours,
+        cell.paper
+    )
 }
 
 #[cfg(test)]
@@ -192,6 +211,18 @@ mod tests {
     use super::*;
     use crate::experiment::Effort;
     use crate::fake_experiment::FakeExperiment;
+
+    #[test]
+    fn a_row_of_the_table_may_lack_columns_and_a_missed_cell_stands_out() {
+        let cell = |row, column, ours| Cell::new(row, column, 10.0, ours);
+        let cells = [cell("a", "x", 10.0), cell("b", "x", 10.1), cell("b", "y", 20.0), cell("c", "y", 10.0)];
+        let text = table(&cells, Goal::Within(2.0));
+        assert!(text.contains("<tr><th></th><th>x</th><th>y</th></tr>"), "{text}");
+        assert_eq!(text.matches("<td class=\"note\">-</td>").count(), 2, "{text}");
+        assert!(text.contains("<tr><th>c</th><td class=\"note\">-</td><td title="), "{text}");
+        assert_eq!(text.matches("<td class=\"missed\" title=\"within 2 %\">20.00").count(), 1, "{text}");
+        assert_eq!(table(&cells, Goal::AtMost(1.0)).matches("<td class=\"note\" title").count(), 4);
+    }
 
     #[test]
     fn the_page_needs_nothing_else_and_shows_all() {
