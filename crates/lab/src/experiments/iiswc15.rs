@@ -5,6 +5,7 @@ mod aged;
 mod hps;
 mod implications;
 mod overhead;
+mod real;
 mod tables;
 mod throughput;
 

@@ -141,7 +141,8 @@ impl Tried {
         let (ours, theirs, unit) = self.compared;
         let table = &self.advice.evidence[0];
         let of = |column: usize| Measured {
-            name: table.columns[column].clone(),
+            // The table's columns name the unit, as the series does.
+            name: table.columns[column].trim_end_matches(unit).trim_end().to_owned(),
             runs: table.column(column).collect(),
         };
         Series {

@@ -114,7 +114,7 @@ fn advice(all: Evidence, small: Evidence) -> Advice {
         found: format!(
             "Medians of 25 traces: with 512 MiB of fast pages writes of 4 KiB take {small_gain:.0} % less and all \
              requests {gain:.0} % less ({}); on a used drive all take {used:.0} % less (but {worst}, which fills \
-             them up, {times:.0} times as much); cells of one bit would make writes of 4 KiB {:.0} % shorter",
+             them up, {times:.1} times as much); cells of one bit would make writes of 4 KiB {:.0} % shorter",
             sizes.iter().zip(&gains).map(|(size, gain)| format!("{size} {gain:.1} %")).collect::<Vec<_>>().join(", "),
             of(&small, CELLS, HPS),
         ),

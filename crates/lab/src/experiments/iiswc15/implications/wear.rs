@@ -202,7 +202,7 @@ fn advice(wear: Evidence, lives: Evidence) -> Advice {
             "Full levelling lasts {same:.1} times as long as simple when a trace is repeated in one place, \
              {elsewhere:.2} times when elsewhere each time (medians); erases differ by {:.0} with simple and {:.0} \
              with full; write amplification {:.2} and {:.2}; at its own rate, day and night, the trace that wears \
-             most ({trace}) lasts {years:.1} years with simple levelling, {:.1} with full",
+             most ({trace}) lasts {years:.2} years with simple levelling, {:.2} with full",
             wear.median(WEAR_SPREAD[0]),
             wear.median(WEAR_SPREAD[1]),
             wear.median(WAF[0]),
