@@ -165,7 +165,7 @@ impl Experiment for SinglePages {
         shares.truncate(15);
         let (most, least) = (shares.first().copied(), shares.last().copied());
         let cell = |column, paper, ours: Option<f64>| {
-            Cell::new("15 applications", column, paper, ours.unwrap_or(f64::NAN))
+            Cell::new("15 synthesised applications", column, paper, ours.unwrap_or(f64::NAN))
         };
         let cells = vec![cell("least share %", 44.9, least), cell("largest share %", 57.4, most)];
         let mut limits = vec![
@@ -218,9 +218,9 @@ impl Experiment for Combinations {
                 runs: [figure].into_iter().collect(),
             };
             Some(Series {
-                label: row.name.clone(),
+                label: format!("synthesised {}", row.name),
                 unit: "requests/s".to_owned(),
-                ours: of(&row.name, rate(&row.name)),
+                ours: of("both at once", rate(&row.name)),
                 rivals: vec![of("the sum of both alone", rate(first) + rate(second))],
             })
         };
