@@ -306,7 +306,7 @@ impl Experiment for Space {
         let more = mean(more.into_iter());
         series.insert(0, mean_of_18(EIGHT, 100.0 + more));
         limits.push(format!(
-            "HPS over 8PS is +{more:.1} % as the mean of 18; the paper prints +24.2 % for Music, and +13.1 % as the mean"
+            "HPS over 8PS is +{more:.1} % as the mean of 18; the paper prints +24.2 % for Music, +13.1 % as the mean"
         ));
         limits.push(
             "the table: what 8PS uses of its flash, in the simulation and by arithmetic, of the seed where they \
