@@ -8,7 +8,6 @@
 //! Source: NVMeDirect's handles and queues (TCE'17, III.B and fig. 4); `docs/io.md`.
 #![forbid(unsafe_code)]
 
-mod buckets;
 mod call;
 mod device;
 mod error;
@@ -33,7 +32,6 @@ mod stats;
 mod ticket;
 mod wait;
 
-pub use buckets::Buckets;
 pub use device::{Device, DeviceOptions};
 pub use error::{InvalidSetting, IoError, SubmitError};
 pub use flight::Flight;

@@ -1,7 +1,7 @@
 //! Latency and the cost of waiting, for handles that ask for it.
 
-use crate::Buckets;
 use core::sync::atomic::{AtomicU64, Ordering};
+use nvmed_units::Buckets;
 
 /// Percentiles are right to a sixteenth; up to 2^40 ns, 18 minutes: what is longer counts as that.
 type Nanoseconds = Buckets<16, 37>;

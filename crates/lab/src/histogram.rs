@@ -1,6 +1,6 @@
 //! Latencies in buckets, counted by one thread while another may look.
 
-use nvmed_io::Buckets;
+use nvmed_units::Buckets;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Percentiles are right to a sixty-fourth, 1.6 %; up to 2^38 ns, 4.6 minutes: what is longer counts as that.

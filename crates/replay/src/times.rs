@@ -1,6 +1,6 @@
 //! Times that were counted: how long things took, or how late they were.
 
-use nvmed_io::Buckets;
+use nvmed_units::Buckets;
 
 /// Percentiles are right to 1.6 %, whatever the time.
 type Nanoseconds = Buckets<64, 57>;

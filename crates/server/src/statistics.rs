@@ -1,8 +1,8 @@
 //! What clients asked for, counted: by kind of call, for each session and for all together.
 
-use nvmed_io::Buckets;
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_tally::Sum;
+use nvmed_units::Buckets;
 use nvmed_wire::{Call, Control, SPARES, ServerLane, Spare};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -10,7 +10,7 @@
 //! | a kind | errors u64, bytes u64, ns u64, longest ns u64, then the buckets, u64 each |
 //! | after the seats | rings: written u64, lost u64; 64: read u64; 128: the records, in a circle |
 
-use nvmed_io::Buckets;
+use nvmed_units::Buckets;
 
 /// Percentiles are right to a sixteenth, 6 %; up to 2^36 ns, 68 s: what is longer counts as that.
 pub(crate) type Nanoseconds = Buckets<NS_STEPS, NS_GROUPS>;

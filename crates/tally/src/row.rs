@@ -2,7 +2,7 @@
 
 use crate::call_kind::CallKind;
 use crate::layout::{NS_GROUPS, NS_STEPS};
-use nvmed_io::Buckets;
+use nvmed_units::Buckets;
 use serde_json::{Value, json};
 
 /// Latencies, counted: how many, how long together, the longest, and how they are spread over [`Buckets`].

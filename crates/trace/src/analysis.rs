@@ -4,6 +4,7 @@
 mod bursts;
 mod classes;
 mod part;
+mod quantiles;
 mod reuse;
 mod sketch;
 mod starts;
@@ -24,9 +25,10 @@ use starts::Starts;
 use tally::{Context, Tally};
 use working::Working;
 
-/// Devices that are analysed: each takes some 10 KiB, and more where it is touched.
+/// Devices that are analysed: each takes some 10 KiB, and more where it is touched and where its times are.
 const DEVICES_MAX: usize = 1 << 16;
-/// Processes that are analysed each by itself, the one that is not told among them: each takes 4 KiB.
+/// Processes that are analysed each by itself, the one that is not told among them: each takes 4 KiB,
+/// and more where its times are.
 const PROCESSES_MAX: usize = 1 << 12;
 
 /// An analysis that goes on. Its memory does not grow with the number of requests, but with the places that they touch,
@@ -39,6 +41,7 @@ pub struct Analysis {
     other_processes: Option<Box<Tally>>,
     starts_room: starts::Room,
     working_room: working::Room,
+    quantiles_room: quantiles::Room,
     reuse: Option<Reuse>,
     out_of_order: u64,
     left_out: u64,
@@ -89,8 +92,9 @@ impl Analysis {
             process.into_iter().for_each(|tally| tally.push_other(request));
         } else {
             let context = device.context(request, &mut self.starts_room);
-            device.tally.push(request, &context);
-            process.into_iter().for_each(|tally| tally.push(request, &context));
+            let room = &mut self.quantiles_room;
+            device.tally.push(request, &context, room);
+            process.into_iter().for_each(|tally| tally.push(request, &context, room));
             device.bursts.push(request.arrival_ns);
             let touched = (request.offset, request.offset.saturating_add(request.bytes));
             device.working.touch(request.arrival_ns, touched, &mut self.working_room);

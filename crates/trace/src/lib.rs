@@ -41,7 +41,9 @@ pub use row::{Cell, Row};
 pub use selection::Selection;
 pub use sink::{Sink, Written};
 pub use source::{Options, Source, TraceError, text_of_calls};
-pub use summary::{Interference, Part, SizeClass, Summary, TimeClass, Waiting};
+pub use summary::{
+    BySide, Interference, Latencies, Part, Percentiles, SizeClass, Summary, TimeClass, Waiting,
+};
 pub use synth::{Model, SynthError, Synthesis};
 pub use table::{characteristics, remarks, shown, table, verdicts};
 pub use timeline::{OffsetMap, Rate, Timeline};

@@ -1,7 +1,7 @@
 //! Summaries as a table for people, side by side.
 
 use crate::row::Cell;
-use crate::{Characteristic, Part, Summary, TimeClass};
+use crate::{Characteristic, Part, Percentiles, Summary, TimeClass};
 use std::fmt::Write as _;
 
 /// Limits of the distributions in a table, in ms: those of Figures 5 and 6.
@@ -82,10 +82,26 @@ fn lines(parts: &[&Part]) -> Vec<(String, Vec<String>)> {
         line(format!("read MiB/s ≤ {} KiB", 4 << class), &|part| part.sizes[class].read_mib_per_s);
         line(format!("write MiB/s ≤ {} KiB", 4 << class), &|part| part.sizes[class].write_mib_per_s);
     }
+    percentiles(&mut line);
     more(&mut line);
     let names = parts.iter().map(|part| shown(&part.row.name)).collect();
     lines.insert(0, (String::new(), names));
     lines
+}
+
+/// What shares of the times do not pass, a line for each.
+fn percentiles(line: &mut dyn FnMut(String, Value<'_>)) {
+    let kinds = ["response", "service", "waiting"];
+    for (at, what) in kinds.into_iter().enumerate() {
+        for (side, of) in ["", "read ", "write "].into_iter().enumerate() {
+            for (which, name) in Percentiles::NAMES.into_iter().enumerate() {
+                line(format!("{of}{what} {name} ms"), &|part| {
+                    let (.., percentiles) = part.latencies?.each()[3 * at + side];
+                    Some(percentiles?.values_ms()[which])
+                });
+            }
+        }
+    }
 }
 
 /// What the paper does not have.
@@ -247,6 +263,16 @@ mod tests {
         assert_eq!(line("size ≤ 4 KiB %"), ["100", "0"]);
         assert_eq!(line("gap ≤ 2 ms %"), ["100", "100"]);
         assert_eq!(line("gap ≤ 1 ms %"), ["0", "0"]);
+        let mut request = Request { start_ns: Some(10_000), ..Request::new(Op::Write, 0, 4096, 0) };
+        let mut analysis = Analysis::default();
+        for finish_ns in [1_010_000, 3_010_000] {
+            request.finish_ns = Some(finish_ns);
+            analysis.push(&request);
+        }
+        let timed = table(&[&analysis.finish().all]);
+        let has = |said: &str| timed.lines().any(|line| line.split_whitespace().eq(said.split_whitespace()));
+        assert!(has("write service max ms 3") && has("response max ms 3.01"), "{timed}");
+        assert!(!timed.contains("read service p50"), "{timed}");
         // What no trace tells has no line.
         assert!(!text.contains("service") && !text.contains("mean read"), "{text}");
         let seven = [&small.all; 7];

@@ -5,6 +5,10 @@
 //! Invariant: a conversion that would lose a bit is an error, never a wrap.
 #![forbid(unsafe_code)]
 
+mod buckets;
+
+pub use buckets::Buckets;
+
 use core::fmt;
 use core::iter::Map;
 use core::ops::Range;

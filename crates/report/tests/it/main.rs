@@ -31,6 +31,13 @@ fn figures_stand_in_their_tables() {
         assert!(page.contains(part), "no {part}");
     }
     assert!(page.contains(&format!("{} flushes besides.", summary.all.flushes)));
+    let table =
+        page.split("<h2>Percentiles of times</h2>").nth(1).and_then(|rest| rest.split("</table>").next());
+    let table = table.expect("there is a table of percentiles");
+    let longest =
+        summary.all.latencies.and_then(|latencies| latencies.waiting.reads).expect("times are known");
+    assert_eq!(table.matches("<tr>").count(), 10, "{table}");
+    assert!(table.contains(&format!("<td>{:.2}</td></tr>", longest.max_ms)), "{table}");
     let writes = page.split("data-name=\"writes\"").nth(1).and_then(|rest| rest.split("data-y=\"").nth(1));
     assert!(writes.is_some_and(|values| values.starts_with('-')), "writes do not go down");
     for part in
@@ -44,7 +51,8 @@ fn figures_stand_in_their_tables() {
 fn what_a_trace_does_not_tell_is_not_shown() {
     let (summary, _) = made_up::phone(1, 500, false);
     let page = report(&[Traced { summary: &summary, timeline: None }]);
-    for part in ["Waiting and service", "Reads beside writes", "Over time", "Response times", "Throughput"] {
+    let absent = ["Waiting and service", "Percentiles", "Reads beside writes", "Over time", "Response times"];
+    for part in absent.into_iter().chain(["Throughput"]) {
         assert!(
             !page.contains(&format!("<h2>{part}")) && !page.contains(&format!("<figcaption>{part}")),
             "{part}"

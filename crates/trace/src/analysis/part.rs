@@ -1,9 +1,10 @@
 //! A part of a summary from what was counted.
 
 use super::classes::{Classes, MILLISECOND, SIZES, TIMES, size_limit_kib, time_limit_ms};
+use super::quantiles::Quantiles;
 use super::tally::{Group, Side, Tally};
 use crate::row::{Cell, Row};
-use crate::summary::{Interference, Part, SizeClass, TimeClass, Waiting};
+use crate::summary::{BySide, Interference, Latencies, Part, Percentiles, SizeClass, TimeClass, Waiting};
 
 const KIB: f64 = 1024.0;
 const MIB: f64 = 1024.0 * 1024.0;
@@ -33,6 +34,7 @@ impl Part {
             idle: times(&tally.idle),
             service_after_gap: times(&tally.after_gap),
             waiting: waiting(tally),
+            latencies: latencies(tally),
             interference: interference(tally),
             burstiness: Vec::new(),
             working_set: None,
@@ -106,6 +108,28 @@ fn times(classes: &Classes<TIMES>) -> Vec<TimeClass> {
         mean_ms: classes.sums[class] as f64 / classes.counts[class] as f64 / MS,
     });
     told.collect()
+}
+
+/// Percentiles of each kind of times; `None` where none is known.
+fn latencies(tally: &Tally) -> Option<Latencies> {
+    let by_side = |of: fn(&Side) -> &Quantiles| {
+        let (reads, writes) = (of(&tally.reads), of(&tally.writes));
+        let mut all = reads.clone();
+        all.merge(writes);
+        BySide { all: percentiles(&all), reads: percentiles(reads), writes: percentiles(writes) }
+    };
+    let response = by_side(|side| &side.response_times);
+    response.all.map(|_| Latencies {
+        response,
+        service: by_side(|side| &side.service_times),
+        waiting: by_side(|side| &side.waiting_times),
+    })
+}
+
+fn percentiles(times: &Quantiles) -> Option<Percentiles> {
+    let (found, max_ns) = times.at([500, 900, 990, 999])?;
+    let [p50_ms, p90_ms, p99_ms, p999_ms] = found.map(|ns| ns as f64 / MS);
+    Some(Percentiles { p50_ms, p90_ms, p99_ms, p999_ms, max_ms: max_ns as f64 / MS })
 }
 
 /// Waiting against service.

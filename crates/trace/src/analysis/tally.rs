@@ -1,6 +1,7 @@
 //! What is counted of the requests of one device, or of one process.
 
 use super::classes::{Classes, SIZES, TIMES, size_class, time_class};
+use super::quantiles::{Quantiles, Room};
 use crate::{Op, Request};
 use nvmed_units::BLOCK_BYTES;
 
@@ -34,6 +35,9 @@ pub(super) struct Side {
     pub served_bytes: [u64; SIZES],
     /// Service times in ns, by size.
     pub service: Classes<SIZES>,
+    pub response_times: Quantiles,
+    pub service_times: Quantiles,
+    pub waiting_times: Quantiles,
 }
 
 /// A number of requests, their bytes, and their response times.
@@ -132,7 +136,7 @@ impl Tally {
 
     /// A read or a write.
     #[inline]
-    pub fn push(&mut self, request: &Request, context: &Context) {
+    pub fn push(&mut self, request: &Request, context: &Context, room: &mut Room) {
         self.extend(request);
         self.max_bytes = self.max_bytes.max(request.bytes);
         self.bits |= request.bytes | request.offset;
@@ -157,8 +161,12 @@ impl Tally {
             side.whole.count(class, request.bytes);
         }
         if let Some(finish_ns) = request.finish_ns {
+            let response_ns = finish_ns.saturating_sub(request.arrival_ns);
+            side.response_times.count(response_ns, room);
             let service_ns = request.start_ns.map(|start_ns| finish_ns.saturating_sub(start_ns));
             if let Some(service_ns) = service_ns {
+                side.service_times.count(service_ns, room);
+                side.waiting_times.count(response_ns.saturating_sub(service_ns), room);
                 side.service.count(class, service_ns);
                 side.served_bytes[class] = side.served_bytes[class].saturating_add(request.bytes);
                 if class == 0
@@ -167,7 +175,7 @@ impl Tally {
                     self.after_gap.count(time_class(gap_ns), service_ns);
                 }
             }
-            self.answered(request, context, finish_ns.saturating_sub(request.arrival_ns), service_ns);
+            self.answered(request, context, response_ns, service_ns);
         }
     }
 
@@ -259,6 +267,9 @@ impl Side {
         self.bytes.merge(&other.bytes);
         self.whole.merge(&other.whole);
         self.service.merge(&other.service);
+        self.response_times.merge(&other.response_times);
+        self.service_times.merge(&other.service_times);
+        self.waiting_times.merge(&other.waiting_times);
         for (bytes, more) in self.served_bytes.iter_mut().zip(other.served_bytes) {
             *bytes = bytes.saturating_add(more);
         }

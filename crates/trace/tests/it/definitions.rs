@@ -1,7 +1,7 @@
 //! The analysis beside the definitions, written down once more and followed literally: in quadratic time.
 
 use nvmed_dice::Dice;
-use nvmed_trace::{Analysis, Cell, Op, Part, Request};
+use nvmed_trace::{Analysis, Cell, Op, Part, Percentiles, Request};
 use std::collections::HashSet;
 
 /// Requests of a seed: some devices and processes, sizes and offsets that are no multiple of 4 KiB, times that are not
@@ -128,6 +128,33 @@ fn compare(what: &str, part: &Part, all: &[&Request], told: &[Told<'_>]) {
     let waits = told.iter().filter_map(|told| Some(told.0.response_ns()? - told.0.service_ns()?));
     let most = waits.max().map(|ns| ns as f64 / 1e6);
     assert_eq!(part.waiting.map(|waiting| waiting.max_ms), most, "{what}");
+    compare_percentiles(what, part, told);
+}
+
+/// Compares percentiles with those of the sorted times: exact ones are in a list.
+fn compare_percentiles(what: &str, part: &Part, told: &[Told<'_>]) {
+    let latencies = part.latencies.map(|latencies| latencies.each());
+    let answered = told.iter().any(|told| told.0.finish_ns.is_some());
+    assert_eq!(latencies.is_some(), answered, "{what}");
+    for (kind, side, found) in latencies.into_iter().flatten() {
+        let is_of = |op: Op| side == "all" || (side == "reads") == (op == Op::Read);
+        let time = |request: &Request| match kind {
+            "response" => request.response_ns(),
+            "service" => request.service_ns(),
+            _ => Some(request.response_ns()? - request.service_ns()?),
+        };
+        let times = told.iter().filter(|told| is_of(told.0.op)).filter_map(|told| time(told.0));
+        let mut times: Vec<u64> = times.collect();
+        times.sort_unstable();
+        assert_eq!(found.is_some(), !times.is_empty(), "{what}: {side} {kind}");
+        let values = found.iter().flat_map(Percentiles::values_ms);
+        for (found_ms, thousandths) in values.zip([500, 900, 990, 999, 1000]) {
+            let right_ms = times[(thousandths * times.len()).div_ceil(1000) - 1] as f64 / 1e6;
+            let error = if thousandths == 1000 { 0.0 } else { 0.008 };
+            let is_near = (right_ms..=right_ms * (1.0 + error)).contains(&found_ms);
+            assert!(is_near, "{what}: {thousandths}/1000 of {side} {kind}: {found_ms}, not {right_ms}");
+        }
+    }
 }
 
 /// Compares the distinct units of a device, in windows of so many seconds.

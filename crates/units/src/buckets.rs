@@ -44,7 +44,9 @@ impl<const STEPS: usize, const GROUPS: usize> Buckets<STEPS, GROUPS> {
     #[must_use]
     pub fn percentile(counts: &[u64], percent: f64) -> Option<u64> {
         let count: u64 = counts.iter().sum();
-        let wanted = (percent / 100.0 * count as f64).ceil().max(1.0) as u64;
+        // In whole numbers: 99.9 percent of 1,000 are 999, and more than that as floating-point numbers.
+        let millionths = (percent * 1e4).round() as u128;
+        let wanted = (millionths * u128::from(count)).div_ceil(1_000_000).max(1) as u64;
         let mut seen = 0;
         let reached = |here: &u64| {
             seen += here;
@@ -96,5 +98,13 @@ mod tests {
         let at = Buckets::<16, 37>::of(1000);
         assert_eq!((Buckets::<16, 37>::upper(at - 1), Buckets::<16, 37>::upper(at)), (991, 1023));
         assert_eq!(Buckets::<16, 37>::percentile(&[0; 592], 50.0), None);
+    }
+
+    #[test]
+    fn a_percentile_is_of_as_many_as_it_says() {
+        let mut counts = [0; 592];
+        (counts[1], counts[2]) = (999, 1);
+        let at = |percent| Buckets::<16, 37>::percentile(&counts, percent);
+        assert_eq!([0.0, 50.0, 99.9, 99.91, 100.0].map(at), [1, 1, 1, 2, 2].map(Some));
     }
 }
