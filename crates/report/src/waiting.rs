@@ -6,15 +6,24 @@ use nvmed_chart::{Axis, Line, Row, Shape, Unit, lines, rows, table};
 use nvmed_trace::{Burstiness, Cell, Percentiles};
 
 /// The columns of the table of waiting.
-const WAITING: [&str; 8] = [
+const WAITING: [&str; 7] = [
     "trace",
     "mean service ms",
     "mean waiting ms",
     "longest waiting ms",
     "waiting, % of response",
     "longest response ms",
+    "mean number in service",
+];
+/// The columns of the table of queue depths.
+const DEPTH: [&str; 7] = [
+    "trace",
     "utilisation %",
     "mean number in the system",
+    "depth p50",
+    "depth p90",
+    "depth p99",
+    "depth max",
 ];
 /// The columns of the table of interference.
 const INTERFERENCE: [&str; 6] = [
@@ -48,8 +57,7 @@ fn waiting_table(traces: &[Traced<'_>]) -> String {
             Some(waiting.max_ms),
             Some(waiting.share_of_response_pct),
             Some(waiting.response_max_ms),
-            Some(waiting.utilisation_pct),
-            Some(waiting.mean_in_system),
+            Some(waiting.mean_in_service),
         ];
         Some(named(trace, &figures))
     };
@@ -74,6 +82,18 @@ fn percentiles(traces: &[Traced<'_>]) -> String {
         told.map(row).collect()
     };
     of_rows(&head, traces.iter().flat_map(rows).collect())
+}
+
+/// How many requests devices have at a time.
+fn depth_table(traces: &[Traced<'_>]) -> String {
+    let row = |trace: &Traced<'_>| {
+        let depth = trace.summary.all.depth?;
+        let depths = [depth.p50, depth.p90, depth.p99, depth.max].map(|depth| Some(depth as f64));
+        let mean = trace.summary.all.waiting.map(|waiting| waiting.mean_in_system);
+        let figures: Vec<Option<f64>> = [depth.utilisation_pct, mean].into_iter().chain(depths).collect();
+        Some(named(trace, &figures))
+    };
+    of_rows(&DEPTH, traces.iter().filter_map(row).collect())
 }
 
 /// A row of figures with its trace's name.
@@ -149,13 +169,20 @@ fn bursts(title: &str, axis: Axis<'_>, traces: &[Traced<'_>], of: fn(&Burstiness
 pub(crate) fn section(traces: &[Traced<'_>]) -> String {
     let waiting = whole(
         "Waiting and service",
-        "Waiting is from arrival to start, service from start to finish. The number in the system is by Little's law.",
+        "Waiting is from arrival to start, service from start to finish.",
         &(charts(&[parts_of_response(traces), after_a_gap(traces)]) + &waiting_table(traces)),
     );
     let percentiles = whole(
         "Percentiles of times",
         "What shares of the times do not pass, at most 0.8 % too high; the longest is exact.",
         &percentiles(traces),
+    );
+    let depth = whole(
+        "Queue depth",
+        "How many requests a device has when one arrives, with that one; the mean number in the system is over all the \
+         time, by Little's law. Utilisation is the share of the time in which any request is in service, of a trace of \
+         one device.",
+        &depth_table(traces),
     );
     let interference = whole(
         "Reads beside writes",
@@ -172,5 +199,5 @@ pub(crate) fn section(traces: &[Traced<'_>]) -> String {
             bursts("Peak to mean", peak, traces, |found| found.peak_to_mean),
         ]),
     );
-    waiting + &percentiles + &interference + &bursts
+    waiting + &percentiles + &depth + &interference + &bursts
 }

@@ -3,6 +3,7 @@
 
 mod bursts;
 mod classes;
+mod load;
 mod part;
 mod quantiles;
 mod reuse;
@@ -17,9 +18,10 @@ pub(crate) use classes::{SIZES, size_class};
 pub use reuse::{HitRatio, ReuseDistances};
 pub use working::{WindowSet, WorkingSet};
 
-use crate::summary::{OTHERS, Part};
+use crate::summary::{Depth, OTHERS, Part};
 use crate::{Op, Request, Summary};
 use bursts::Bursts;
+use load::Load;
 use reuse::Reuse;
 use starts::Starts;
 use tally::{Context, Tally};
@@ -42,6 +44,7 @@ pub struct Analysis {
     starts_room: starts::Room,
     working_room: working::Room,
     quantiles_room: quantiles::Room,
+    load_room: load::Room,
     reuse: Option<Reuse>,
     out_of_order: u64,
     left_out: u64,
@@ -54,6 +57,7 @@ struct Device {
     starts: Starts,
     working: Working,
     bursts: Bursts,
+    load: Load,
     /// The end of the last read or write, in bytes.
     last_end: Option<u64>,
     /// The latest arrival of a read or write.
@@ -87,11 +91,12 @@ impl Analysis {
             process if process >= PROCESSES_MAX => Some(self.other_processes.get_or_insert_default()),
             process => Some(slot(&mut self.processes, process).get_or_insert_default()),
         };
+        let depth = device.load.arrive(request, &mut self.load_room);
         if matches!(request.op, Op::Discard | Op::Flush) {
             device.tally.push_other(request);
             process.into_iter().for_each(|tally| tally.push_other(request));
         } else {
-            let context = device.context(request, &mut self.starts_room);
+            let context = device.context(request, depth, &mut self.starts_room);
             let room = &mut self.quantiles_room;
             device.tally.push(request, &context, room);
             process.into_iter().for_each(|tally| tally.push(request, &context, room));
@@ -107,7 +112,7 @@ impl Analysis {
 
     /// What the trace is like.
     #[must_use]
-    pub fn finish(self) -> Summary {
+    pub fn finish(mut self) -> Summary {
         let mut all = Tally::default();
         let mut unsure_error = 0f64;
         let mut devices = Vec::new();
@@ -119,7 +124,7 @@ impl Analysis {
             device.tally.unsure = 0;
             all.merge(&device.tally);
             unsure_error = unsure_error.hypot(error);
-            devices.push(device.finish(number as u32, error));
+            devices.push(device.finish(number as u32, error, &mut self.load_room));
         }
         let processes = self.processes.into_iter().enumerate();
         let processes = processes.filter_map(|(number, tally)| Some(Part::of(number as u32, &*tally?, 0.0)));
@@ -157,6 +162,7 @@ impl Device {
             starts: Starts::default(),
             working: Working::new(first.arrival_ns),
             bursts: Bursts::new(first.arrival_ns),
+            load: Load::default(),
             last_end: None,
             last_arrival_ns: None,
             busy_until_ns: None,
@@ -166,11 +172,12 @@ impl Device {
 
     /// What a read or write is to those before it.
     #[inline]
-    fn context(&mut self, request: &Request, room: &mut starts::Room) -> Context {
+    fn context(&mut self, request: &Request, depth: u64, room: &mut starts::Room) -> Context {
         let arrival_ns = request.arrival_ns;
         let by_times =
             request.finish_ns.map(|_| self.busy_until_ns.is_none_or(|busy_ns| arrival_ns >= busy_ns));
         Context {
+            depth,
             gap_ns: self.last_arrival_ns.map(|last_ns| arrival_ns.saturating_sub(last_ns)),
             idle_ns: self.busy_until_ns.and_then(|busy_ns| arrival_ns.checked_sub(busy_ns)),
             sequential: self.last_end == Some(request.offset),
@@ -196,12 +203,15 @@ impl Device {
     }
 
     /// What it was like.
-    fn finish(self, number: u32, unsure_error: f64) -> Part {
+    fn finish(self, number: u32, unsure_error: f64, room: &mut load::Room) -> Part {
         let span_ns = self.tally.span_ns();
+        let busy_pct = 100.0 * self.load.finish(room) as f64 / (self.tally.duration_ns() as f64).max(1.0);
+        let part = Part::of(number, &self.tally, unsure_error);
         Part {
+            depth: part.depth.map(|depth| Depth { utilisation_pct: Some(busy_pct), ..depth }),
             burstiness: self.bursts.finish(self.tally.requests(), span_ns),
             working_set: Some(self.working.finish(span_ns)),
-            ..Part::of(number, &self.tally, unsure_error)
+            ..part
         }
     }
 }

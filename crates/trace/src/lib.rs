@@ -42,7 +42,7 @@ pub use selection::Selection;
 pub use sink::{Sink, Written};
 pub use source::{Options, Source, TraceError, text_of_calls};
 pub use summary::{
-    BySide, Interference, Latencies, Part, Percentiles, SizeClass, Summary, TimeClass, Waiting,
+    BySide, Depth, Interference, Latencies, Part, Percentiles, SizeClass, Summary, TimeClass, Waiting,
 };
 pub use synth::{Model, SynthError, Synthesis};
 pub use table::{characteristics, remarks, shown, table, verdicts};

@@ -112,7 +112,13 @@ fn more(line: &mut dyn FnMut(String, Value<'_>)) {
     line("waiting ms".to_owned(), &|part| Some(part.waiting?.mean_ms));
     line("waiting % of response".to_owned(), &|part| Some(part.waiting?.share_of_response_pct));
     line("longest response ms".to_owned(), &|part| Some(part.waiting?.response_max_ms));
-    line("utilisation %".to_owned(), &|part| Some(part.waiting?.utilisation_pct));
+    line("utilisation %".to_owned(), &|part| part.depth?.utilisation_pct);
+    line("mean number in service".to_owned(), &|part| Some(part.waiting?.mean_in_service));
+    line("mean number in system".to_owned(), &|part| Some(part.waiting?.mean_in_system));
+    line("queue depth p50".to_owned(), &|part| Some(part.depth?.p50 as f64));
+    line("queue depth p90".to_owned(), &|part| Some(part.depth?.p90 as f64));
+    line("queue depth p99".to_owned(), &|part| Some(part.depth?.p99 as f64));
+    line("queue depth max".to_owned(), &|part| Some(part.depth?.max as f64));
     line("reads beside writes %".to_owned(), &|part| Some(part.interference?.reads_beside_write_pct));
     line("  their response ms".to_owned(), &|part| part.interference?.beside_response_ms);
     line("  other reads' ms".to_owned(), &|part| part.interference?.alone_response_ms);

@@ -9,7 +9,7 @@ use serde_json::json;
 use std::path::{Component, Path, PathBuf};
 
 /// Version of what `--json` prints: another one where a field goes, or means something else.
-const JSON_SCHEMA: u32 = 1;
+const JSON_SCHEMA: u32 = 2;
 
 /// Shows what traces are like.
 ///

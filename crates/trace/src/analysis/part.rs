@@ -4,7 +4,9 @@ use super::classes::{Classes, MILLISECOND, SIZES, TIMES, size_limit_kib, time_li
 use super::quantiles::Quantiles;
 use super::tally::{Group, Side, Tally};
 use crate::row::{Cell, Row};
-use crate::summary::{BySide, Interference, Latencies, Part, Percentiles, SizeClass, TimeClass, Waiting};
+use crate::summary::{
+    BySide, Depth, Interference, Latencies, Part, Percentiles, SizeClass, TimeClass, Waiting,
+};
 
 const KIB: f64 = 1024.0;
 const MIB: f64 = 1024.0 * 1024.0;
@@ -35,6 +37,7 @@ impl Part {
             service_after_gap: times(&tally.after_gap),
             waiting: waiting(tally),
             latencies: latencies(tally),
+            depth: depth(tally),
             interference: interference(tally),
             burstiness: Vec::new(),
             working_set: None,
@@ -132,6 +135,12 @@ fn percentiles(times: &Quantiles) -> Option<Percentiles> {
     Some(Percentiles { p50_ms, p90_ms, p99_ms, p999_ms, max_ms: max_ns as f64 / MS })
 }
 
+/// The number of requests at the arrival of each; of one device, when it is busy is added to it.
+fn depth(tally: &Tally) -> Option<Depth> {
+    let ([p50, p90, p99], max) = tally.depths.at([500, 900, 990])?;
+    Some(Depth { p50, p90, p99, max, utilisation_pct: None })
+}
+
 /// Waiting against service.
 fn waiting(tally: &Tally) -> Option<Waiting> {
     let service_ns = tally.reads.service.sum().saturating_add(tally.writes.service.sum()) as f64;
@@ -142,7 +151,7 @@ fn waiting(tally: &Tally) -> Option<Waiting> {
         max_ms: tally.waiting_max_ns as f64 / MS,
         share_of_response_pct: 100.0 * waiting_ns / (waiting_ns + service_ns).max(1.0),
         response_max_ms: tally.response_max_ns as f64 / MS,
-        utilisation_pct: 100.0 * service_ns / duration_ns,
+        mean_in_service: service_ns / duration_ns,
         overlap_pct: 100.0 * tally.overlaps as f64 / tally.waited as f64,
         mean_in_system: tally.response.sum() as f64 / duration_ns,
     })

@@ -8,6 +8,8 @@ use nvmed_units::BLOCK_BYTES;
 /// What a request is to those before it, on its device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context {
+    /// How many requests the device has, with it.
+    pub depth: u64,
     /// Since the last arrival.
     pub gap_ns: Option<u64>,
     /// How long the device had nothing to do; `None` when it was busy, or when no finish times are known.
@@ -72,6 +74,8 @@ pub(super) struct Tally {
     pub unsure: u64,
     pub no_wait: u64,
     pub no_wait_told: u64,
+    /// Numbers of requests at the arrival of those whose finish is known.
+    pub depths: Quantiles,
     pub waiting_ns: u64,
     pub waiting_max_ns: u64,
     pub waited: u64,
@@ -107,6 +111,7 @@ impl Default for Tally {
             unsure: 0,
             no_wait: 0,
             no_wait_told: 0,
+            depths: Quantiles::default(),
             waiting_ns: 0,
             waiting_max_ns: 0,
             waited: 0,
@@ -163,6 +168,7 @@ impl Tally {
         if let Some(finish_ns) = request.finish_ns {
             let response_ns = finish_ns.saturating_sub(request.arrival_ns);
             side.response_times.count(response_ns, room);
+            self.depths.count(context.depth, room);
             let service_ns = request.start_ns.map(|start_ns| finish_ns.saturating_sub(start_ns));
             if let Some(service_ns) = service_ns {
                 side.service_times.count(service_ns, room);
@@ -229,6 +235,7 @@ impl Tally {
         self.unsure += other.unsure;
         self.no_wait += other.no_wait;
         self.no_wait_told += other.no_wait_told;
+        self.depths.merge(&other.depths);
         self.waiting_ns = self.waiting_ns.saturating_add(other.waiting_ns);
         self.waiting_max_ns = self.waiting_max_ns.max(other.waiting_max_ns);
         self.waited += other.waited;

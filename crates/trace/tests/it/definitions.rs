@@ -131,6 +131,34 @@ fn compare(what: &str, part: &Part, all: &[&Request], told: &[Told<'_>]) {
     compare_percentiles(what, part, told);
 }
 
+/// Compares the numbers of requests at arrivals, and the share of the time in which a device serves any.
+fn compare_depth(what: &str, part: &Part, all: &[&Request], told: &[Told<'_>], is_device: bool) {
+    let found = |told: &Told<'_>| {
+        let before = told.1.iter().filter_map(|other| other.finish_ns);
+        told.0.finish_ns.map(|_| 1 + before.filter(|&finish_ns| finish_ns > told.0.arrival_ns).count() as u64)
+    };
+    let mut depths: Vec<u64> = told.iter().filter_map(found).collect();
+    depths.sort_unstable();
+    let at = |thousandths: usize| depths[(thousandths * depths.len()).div_ceil(1000) - 1];
+    let right = (!depths.is_empty()).then(|| (at(500), at(900), at(990), at(1000)));
+    assert_eq!(part.depth.map(|depth| (depth.p50, depth.p90, depth.p99, depth.max)), right, "{what}");
+    let Some(utilisation_pct) = part.depth.and_then(|depth| depth.utilisation_pct) else {
+        return assert!(!is_device || depths.is_empty(), "{what}");
+    };
+    // Between two neighbours of all these times nothing changes.
+    let start = |request: &Request| request.start_ns.unwrap_or(request.arrival_ns);
+    let served: Vec<(u64, u64)> =
+        all.iter().filter_map(|request| Some((start(request), request.finish_ns?))).collect();
+    let mut times: Vec<u64> = served.iter().flat_map(|&(start, finish)| [start, finish]).collect();
+    times.sort_unstable();
+    let is_busy = |from: u64| served.iter().any(|&(start, finish)| start <= from && from < finish);
+    let spans = times.windows(2).filter(|span| is_busy(span[0]));
+    let busy_ns: u64 = spans.map(|span| span[1] - span[0]).sum();
+    let duration_s = part.row.get(Cell::Duration).expect("there are requests");
+    let right = 100.0 * busy_ns as f64 / 1e9 / duration_s;
+    assert!(is_device && (utilisation_pct - right).abs() < 1e-6, "{what}: {utilisation_pct}, not {right}");
+}
+
 /// Compares percentiles with those of the sorted times: exact ones are in a list.
 fn compare_percentiles(what: &str, part: &Part, told: &[Told<'_>]) {
     let latencies = part.latencies.map(|latencies| latencies.each());
@@ -199,16 +227,20 @@ fn every_number_follows_from_its_definition() {
             requests.iter().filter(|request| which(request)).collect()
         };
         compare(&format!("seed {seed}"), &summary.all, &all(&|_| true), &transfers(&|_| true));
+        compare_depth("all", &summary.all, &all(&|_| true), &transfers(&|_| true), false);
         for number in 0..3 {
             let (what, of) =
                 (format!("seed {seed}, device {number}"), |request: &Request| request.device == number);
             compare(&what, &summary.devices[number as usize], &all(&of), &transfers(&of));
+            compare_depth(&what, &summary.devices[number as usize], &all(&of), &transfers(&of), true);
             compare_units(&summary.devices[number as usize], &all(&of), &transfers(&of));
         }
         for number in 1..3 {
             let (what, of) =
                 (format!("seed {seed}, process {number}"), |request: &Request| request.process == number);
-            compare(&what, &summary.processes[number as usize - 1], &all(&of), &transfers(&of));
+            let process = &summary.processes[number as usize - 1];
+            compare(&what, process, &all(&of), &transfers(&of));
+            compare_depth(&what, process, &all(&of), &transfers(&of), false);
         }
     }
 }

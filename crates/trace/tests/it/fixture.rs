@@ -98,12 +98,16 @@ fn each_distribution_is_the_one_by_hand() {
 #[test]
 fn what_the_paper_does_not_have_is_the_one_by_hand() {
     let summary = summary();
-    let Part { waiting, interference, burstiness, working_set, .. } = &summary.devices[0];
+    let Part { waiting, depth, interference, burstiness, working_set, .. } = &summary.devices[0];
     let waiting = waiting.expect("times are known");
     let found = [waiting.mean_ms, waiting.max_ms, waiting.share_of_response_pct, waiting.response_max_ms];
     let values = [4.0 / 6.0, 1.0, 100.0 * 4.0 / 18.0, 5.0];
     assert!(found.iter().zip(values).all(|(&found, value)| near(found, value)), "{waiting:?}");
-    assert!(near(waiting.utilisation_pct, 100.0 * 14.0 / 60.0) && near(waiting.mean_in_system, 0.3));
+    assert!(near(waiting.mean_in_service, 14.0 / 60.0) && near(waiting.mean_in_system, 0.3));
+    // In service from 1 to 4, 10 to 12, 31 to 44 and 50 to 60 ms. The second and the last but one find one there.
+    let depth = depth.expect("times are known");
+    assert!(depth.utilisation_pct.is_some_and(|busy| near(busy, 100.0 * 28.0 / 60.0)), "{depth:?}");
+    assert_eq!((depth.p50, depth.p90, depth.max), (1, 2, 2));
     let reads = interference.expect("there are reads");
     assert!(near(reads.reads_beside_write_pct, 100.0 / 3.0));
     assert_eq!((reads.beside_response_ms, reads.beside_mean_kib), (Some(2.0), Some(4.0)));
