@@ -74,6 +74,9 @@ fn show(arguments: &Show) -> Result<(), Failure> {
     };
     let path = shown(&arguments.file.display().to_string());
     out.text(&format!("{path}: {}: {what}\n", source.format().name()))?;
+    for (key, value) in source.provenance().iter() {
+        out.text(&format!("{path}: {}: {}\n", shown(key), shown(value)))?;
+    }
     out.finish()?;
     report(&arguments.file, &source);
     Ok(())
@@ -135,6 +138,7 @@ fn flags(request: &Request) -> String {
 fn convert(arguments: &Convert) -> Result<(), Failure> {
     let mut source = open(&arguments.from, &arguments.reading)?;
     let mut sink = Sink::create(&arguments.to, arguments.to_format).map_err(failure)?;
+    sink.come_from(&source.provenance());
     while let Some(request) = source.next().map_err(failure)? {
         sink.write(&request, source.names()).map_err(failure)?;
     }

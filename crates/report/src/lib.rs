@@ -61,6 +61,7 @@ pub fn report(traces: &[Traced<'_>]) -> String {
         locality::section(traces),
         over_time::section(traces),
         parties::section(traces),
+        tables::provenance(traces),
     ];
     document(&title, &sections.concat())
 }

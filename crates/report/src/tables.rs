@@ -58,6 +58,20 @@ pub(crate) fn section(traces: &[Traced<'_>]) -> String {
     sizes + &timing + &remarks(traces)
 }
 
+/// Where traces come from, a row for each thing that one says of itself.
+pub(crate) fn provenance(traces: &[Traced<'_>]) -> String {
+    let rows = traces.iter().flat_map(|trace| {
+        let told = trace.summary.provenance.iter();
+        told.map(|(key, value)| vec![trace.name().to_owned(), key.to_owned(), value.to_owned()])
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let content = table(&["trace", "what", "is"], rows.into_iter());
+    whole("Where the traces come from", "As their files say.", &content)
+}
+
 /// What was counted apart, was out of order, or is not exact.
 fn remarks(traces: &[Traced<'_>]) -> String {
     let mut lines = String::new();

@@ -19,7 +19,7 @@ pub use reuse::{HitRatio, ReuseDistances};
 pub use working::{WindowSet, WorkingSet};
 
 use crate::summary::{Depth, OTHERS, Part};
-use crate::{Op, Request, Summary};
+use crate::{Op, Provenance, Request, Summary};
 use bursts::Bursts;
 use load::Load;
 use reuse::Reuse;
@@ -141,6 +141,7 @@ impl Analysis {
             reuse: self.reuse.map(Reuse::finish),
             out_of_order: self.out_of_order,
             left_out: self.left_out,
+            provenance: Provenance::default(),
         }
     }
 }

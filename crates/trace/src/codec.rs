@@ -6,6 +6,7 @@
 use crate::intake::{Intake, Stop};
 use crate::labels::{Labelling, Labels};
 pub(crate) use crate::malformed::Malformed;
+use crate::provenance::Provenance;
 use crate::request::{Catalogue, Request};
 use std::fs::File;
 use std::io::{self, BufRead, BufWriter};
@@ -33,12 +34,20 @@ pub(crate) trait Lines {
 pub(crate) trait Decoder {
     /// Takes some more of the file into the intake; false when there is no more.
     fn step(&mut self, intake: &mut Intake) -> Result<bool, Stop>;
+
+    /// What the file says of where it comes from.
+    fn provenance(&self) -> Provenance {
+        Provenance::default()
+    }
 }
 
 /// Writes a trace.
 pub(crate) trait Encoder {
     /// Writes a request; false if the format cannot say it, and it is left out.
     fn write(&mut self, request: &Request, names: &Catalogue, labels: &mut Labels) -> io::Result<bool>;
+
+    /// Says where the trace comes from, if the format can. The last time counts.
+    fn come_from(&mut self, _provenance: &Provenance) {}
 
     /// Writes what is left, and gives the file back.
     fn finish(self: Box<Self>, names: &Catalogue, labels: &mut Labels) -> io::Result<File>;

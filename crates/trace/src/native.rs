@@ -26,6 +26,8 @@ const FLAGS: &str = "flags";
 /// Key of the metadata that has the version of this format, and the version.
 const VERSION_KEY: &str = "nvmed.trace";
 const VERSION: &str = "1";
+/// How the keys begin that say where the trace comes from.
+const PROVENANCE_KEY: &str = "nvmed.from.";
 /// How the keys begin that have the unit of a column, whose name follows.
 const UNIT_KEY: &str = "nvmed.unit.";
 /// Columns that have a unit, and it; times are from the trace's zero.

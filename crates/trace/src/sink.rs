@@ -4,6 +4,7 @@ use crate::codec::{Encoder, WriteLine, Writing};
 use crate::format::Format;
 use crate::labels::Labels;
 use crate::output::OutputFile;
+use crate::provenance::Provenance;
 use crate::request::{Catalogue, Request};
 use crate::source::TraceError;
 use std::fs::File;
@@ -95,6 +96,12 @@ impl Sink {
             }
             Err(error) => Err(TraceError::Write { path: self.path.clone(), error }),
         }
+    }
+
+    /// Says where the trace comes from, in a format that has a place for it (Parquet). The last time before the end
+    /// counts.
+    pub fn come_from(&mut self, provenance: &Provenance) {
+        self.encoder.come_from(provenance);
     }
 
     /// Requests that the format cannot say.

@@ -3,6 +3,7 @@
 use crate::codec::{Decoder, Input, Line, Lines, Malformed, Member, Reading};
 use crate::format::{FORMATS, Format, detect, files};
 use crate::intake::{Counts, Intake, MalformedLine, Stop, Tolerance};
+use crate::provenance::Provenance;
 use crate::request::{Catalogue, Names, Request, RequestError};
 use crate::selection::{Chooser, Selection};
 use flate2::bufread::MultiGzDecoder;
@@ -298,6 +299,12 @@ impl Source {
     #[must_use]
     pub fn names(&self) -> &Catalogue {
         &self.intake.names
+    }
+
+    /// What it says of where it comes from: nothing in other formats than Parquet.
+    #[must_use]
+    pub fn provenance(&self) -> Provenance {
+        self.decoder.provenance()
     }
 
     /// What was counted up to now.

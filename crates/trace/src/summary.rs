@@ -1,7 +1,7 @@
 //! What a trace is like.
 
 use crate::analysis::{Burstiness, ReuseDistances, WorkingSet};
-use crate::{Cell, Names, Row};
+use crate::{Cell, Names, Provenance, Row};
 use serde::Serialize;
 
 /// The number of all processes that are not analysed each by itself.
@@ -24,6 +24,8 @@ pub struct Summary {
     pub out_of_order: u64,
     /// Requests of devices beyond the first 65,536, which are not analysed.
     pub left_out: u64,
+    /// What the trace says of where it comes from.
+    pub provenance: Provenance,
 }
 
 /// What a device, a process, or all of them are like.
@@ -236,6 +238,12 @@ impl Summary {
     pub fn of_other_processes(&self) -> u64 {
         let others = self.processes.iter().filter(|part| part.number == OTHERS);
         others.map(|part| part.row.get(Cell::Requests).unwrap_or(0.0) as u64).sum()
+    }
+
+    /// Says where the trace comes from.
+    #[must_use]
+    pub fn come_from(self, provenance: Provenance) -> Self {
+        Self { provenance, ..self }
     }
 
     /// Gives the trace, its devices and its processes their names.

@@ -110,7 +110,7 @@ pub fn summary(
     }
     super::files::report(file, &source);
     let names = source.names();
-    Ok(analysis.finish().named(name, &names.devices, &names.processes))
+    Ok(analysis.finish().named(name, &names.devices, &names.processes).come_from(source.provenance()))
 }
 
 #[cfg(test)]

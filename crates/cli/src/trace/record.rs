@@ -4,12 +4,13 @@
 //! recording, and the trace is written.
 
 mod instance;
+mod origin;
 
 use super::arguments::Record;
 use crate::failure::{Failure, Status};
 use instance::{Instance, Lost};
 use nvmed_sys::Signals;
-use nvmed_trace::{KernelTrace, Sink};
+use nvmed_trace::{KernelTrace, Provenance, Sink};
 use rustix::fs::FileType;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
@@ -36,12 +37,13 @@ pub fn run(arguments: &Record) -> Result<(), Failure> {
         .map_err(|error| failed(format!("signals: {error}")))?;
     let instance = Instance::begin(device, arguments.buffer)?;
     let sink = Sink::create(&arguments.output, arguments.to_format).map_err(super::files::failure)?;
+    let origin = origin::of(arguments, device);
     let command = arguments.command[0].display();
     let (recorded, ended) = instance.record(|| obey(&arguments.command, &signals))?;
     let ended = ended.map_err(|error| failed(format!("{command}: {error}")))?;
     let lost = instance.lost()?;
     let mut trace = KernelTrace::new(instance.layout.clone(), recorded, instance.page_bytes);
-    let written = write(&mut trace, sink, arguments, lost);
+    let written = write(&mut trace, sink, arguments, lost, origin);
     match ended.code() {
         Some(0) => written,
         Some(status) => Err(failed(with(format!("{command}: it ended with exit status {status}"), written))),
@@ -64,6 +66,7 @@ fn write(
     mut sink: Sink,
     arguments: &Record,
     lost: Lost,
+    mut origin: Provenance,
 ) -> Result<(), Failure> {
     let output = arguments.output.display();
     let read = |error: io::Error| failed(format!("what was recorded: {error}"));
@@ -89,6 +92,8 @@ fn write(
              cache is not seen (end it with `sync`)"
         )));
     }
+    origin::count(&mut origin, &counts, lost.events);
+    sink.come_from(&origin);
     let written = sink.finish(trace.names()).map_err(super::files::failure)?;
     let devices = super::files::counted(trace.names().devices.count() as u64 - 1, "device");
     eprintln!(

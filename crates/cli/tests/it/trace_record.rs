@@ -55,6 +55,16 @@ fn what_a_command_writes_is_recorded_by_device_and_process() {
     assert_eq!(ran.status, 0, "{}", ran.err);
     let found = scratch.ok(["trace", "analyse", "rec", "--json"]);
     let found: Value = serde_json::from_str(&found).expect("it is JSON");
+    let from = &found["traces"][0]["provenance"];
+    assert_eq!(
+        (&from["command"], &from["lost_events"]),
+        (&format!("sh -c {write}").into(), &"0".into()),
+        "{from}"
+    );
+    // Where it is converted, it says the same.
+    scratch.ok(["trace", "convert", "rec", "again.parquet"]);
+    let again = scratch.ok(["trace", "show", "again.parquet"]);
+    assert!(again.contains("\nagain.parquet: clock: CLOCK_MONOTONIC\n"), "{again}");
     let processes = found["traces"][0]["processes"].as_array().expect("there are some");
     let dd = processes.iter().find(|process| process["name"] == "dd").expect("it writes");
     // Sixteen writes, and whatever the file system writes for it.

@@ -9,7 +9,7 @@ mod made_up;
 mod markup;
 
 use nvmed_report::{Swept, SweptTrace, Traced, report, sweep};
-use nvmed_trace::{Analysis, Op, Request, Timeline};
+use nvmed_trace::{Analysis, Op, Provenance, Request, Timeline};
 
 #[test]
 fn the_page_is_whole_and_needs_nothing_else() {
@@ -23,7 +23,11 @@ fn the_page_is_whole_and_needs_nothing_else() {
 #[test]
 fn figures_stand_in_their_tables() {
     let (summary, timeline) = made_up::phone(1, 500, true);
+    let mut provenance = Provenance::default();
+    provenance.set("command", "grep <a> b");
+    let summary = summary.come_from(provenance);
     let page = report(&[Traced { summary: &summary, timeline: Some(&timeline) }]);
+    assert!(page.contains("<td>command</td><td>grep &lt;a&gt; b</td>"));
     let requests: u64 = summary.all.sizes.iter().map(|class| class.reads + class.writes).sum();
     assert_eq!(requests, 500);
     for part in ["<td>500</td>", "Sizes", "Timing and locality", "Waiting and service", "Reads beside writes"]
@@ -51,7 +55,8 @@ fn figures_stand_in_their_tables() {
 fn what_a_trace_does_not_tell_is_not_shown() {
     let (summary, _) = made_up::phone(1, 500, false);
     let page = report(&[Traced { summary: &summary, timeline: None }]);
-    let absent = ["Waiting and service", "Percentiles", "Reads beside writes", "Over time", "Response times"];
+    let absent =
+        ["Waiting and service", "Percentiles", "Reads beside writes", "Over time", "Response times", "Where"];
     for part in absent.into_iter().chain(["Throughput"]) {
         assert!(
             !page.contains(&format!("<h2>{part}")) && !page.contains(&format!("<figcaption>{part}")),

@@ -4,11 +4,12 @@ use super::column::{NO_NAME, Names, Numbers};
 use super::order;
 use super::pages::Chunks;
 use super::{
-    ARRIVAL, COLUMN_UNITS, DEVICE, FINISH, FLAGS, MAGIC, OFFSET, OP, PROCESS, SIZE, START, UNIT_KEY, VERSION,
-    VERSION_KEY, WAITED,
+    ARRIVAL, COLUMN_UNITS, DEVICE, FINISH, FLAGS, MAGIC, OFFSET, OP, PROCESS, PROVENANCE_KEY, SIZE, START,
+    UNIT_KEY, VERSION, VERSION_KEY, WAITED,
 };
 use crate::codec::{Decoder, Malformed};
 use crate::intake::{Intake, Stop};
+use crate::provenance::Provenance;
 use crate::request::{Flags, Op, Request};
 use parquet::basic::Type;
 use parquet::errors::ParquetError;
@@ -309,6 +310,16 @@ struct Reader {
 }
 
 impl Decoder for Reader {
+    fn provenance(&self) -> Provenance {
+        let mut provenance = Provenance::default();
+        for pair in self.metadata.file_metadata().key_value_metadata().into_iter().flatten() {
+            if let (Some(key), Some(value)) = (pair.key.strip_prefix(PROVENANCE_KEY), &pair.value) {
+                provenance.set(key, value);
+            }
+        }
+        provenance
+    }
+
     fn step(&mut self, intake: &mut Intake) -> Result<bool, Stop> {
         let Some(group) = self.group.as_mut().filter(|group| group.left > 0) else {
             let Some(next) = self.metadata.row_groups().get(self.next_group) else { return Ok(false) };

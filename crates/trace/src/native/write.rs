@@ -1,9 +1,12 @@
 //! Requests into Parquet.
 
-use super::{ARRIVAL, COLUMN_UNITS, FINISH, OFFSET, SIZE, START, UNIT_KEY, VERSION, VERSION_KEY};
+use super::{
+    ARRIVAL, COLUMN_UNITS, FINISH, OFFSET, PROVENANCE_KEY, SIZE, START, UNIT_KEY, VERSION, VERSION_KEY,
+};
 use crate::codec::{Encoder, Output};
 use crate::intake::WINDOW;
 use crate::labels::Labels;
+use crate::provenance::Provenance;
 use crate::request::{Catalogue, Names, Op, Request};
 use parquet::basic::{Compression, Encoding};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
@@ -32,6 +35,7 @@ const SORTED_BY: [i32; 2] = [0, 5];
 pub(crate) struct Writer {
     file: SerializedFileWriter<Output>,
     rows: Vec<Request>,
+    provenance: Provenance,
 }
 
 /// What the host said, if it is that.
@@ -68,7 +72,7 @@ pub(crate) fn create(out: Output) -> io::Result<Box<dyn Encoder + Send>> {
     properties = properties.set_column_dictionary_enabled(ColumnPath::from(SIZE), true);
     let file =
         SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties.build())).map_err(failed)?;
-    Ok(Box::new(Writer { file, rows: Vec::with_capacity(GROUP_ROWS) }))
+    Ok(Box::new(Writer { file, rows: Vec::with_capacity(GROUP_ROWS), provenance: Provenance::default() }))
 }
 
 impl Encoder for Writer {
@@ -80,9 +84,17 @@ impl Encoder for Writer {
         Ok(true)
     }
 
+    fn come_from(&mut self, provenance: &Provenance) {
+        self.provenance = provenance.clone();
+    }
+
     fn finish(mut self: Box<Self>, names: &Catalogue, _labels: &mut Labels) -> io::Result<File> {
         if !self.rows.is_empty() {
             self.group(names).map_err(failed)?;
+        }
+        for (key, value) in self.provenance.iter() {
+            let pair = KeyValue::new(format!("{PROVENANCE_KEY}{key}"), value.to_owned());
+            self.file.append_key_value_metadata(pair);
         }
         let out = self.file.into_inner().map_err(failed)?;
         out.into_inner().map_err(io::IntoInnerError::into_error)

@@ -1,7 +1,7 @@
 //! The native format, and files that say they are of it.
 
 use crate::scratch::{Scratch, read, said, write};
-use nvmed_trace::{Catalogue, Op, Options, Request};
+use nvmed_trace::{Catalogue, Format, Op, Options, Provenance, Request, Sink};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
@@ -26,6 +26,26 @@ fn requests(count: u64) -> (Catalogue, Vec<Request>) {
         )
     };
     (names, (0..count).map(request).collect())
+}
+
+#[test]
+fn a_file_says_where_it_comes_from() {
+    let scratch = Scratch::new();
+    let (names, requests) = requests(10);
+    let mut provenance = Provenance::default();
+    provenance.set("command", "rm -r /\nx=\u{1b}[2J ü");
+    provenance.set("lost_events", "0");
+    for format in ["parquet", "csv"] {
+        let path = scratch.path(format);
+        let mut sink = Sink::create(&path, Format::named(format).unwrap()).unwrap();
+        requests.iter().for_each(|request| sink.write(request, &names).unwrap());
+        sink.come_from(&provenance);
+        sink.finish(&names).unwrap();
+        let (source, found) = read(&path);
+        assert_eq!(found.len(), 10);
+        let kept = if format == "parquet" { provenance.clone() } else { Provenance::default() };
+        assert_eq!(source.provenance(), kept, "{format}");
+    }
 }
 
 #[test]
