@@ -19,7 +19,6 @@ pub struct Provenance {
 impl Provenance {
     /// Says something, in the place of what was said by this key before.
     pub fn set(&mut self, key: &str, value: &str) {
-        let cut = |text: &str, bytes_max| text[..text.floor_char_boundary(bytes_max)].to_owned();
         let (key, value) = (cut(key, KEY_BYTES_MAX), cut(value, VALUE_BYTES_MAX));
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.0 == key) {
             entry.1 = value;
@@ -38,6 +37,12 @@ impl Provenance {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.entries.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
+}
+
+/// The beginning of a text, up to so many bytes.
+fn cut(text: &str, bytes_max: usize) -> String {
+    let ends = text.char_indices().map(|(at, letter)| at + letter.len_utf8());
+    text[..ends.take_while(|&end| end <= bytes_max).last().unwrap_or(0)].to_owned()
 }
 
 impl Serialize for Provenance {
