@@ -513,6 +513,18 @@ impl DeviceSpec {
         !matches!(self, Self::Virtual(spec) if spec.medium != Medium::File)
     }
 
+    /// The host's file or device node behind it, where it has one.
+    #[must_use]
+    pub fn host_file(&self) -> Option<&Path> {
+        let path = match self {
+            Self::Virtual(spec) if spec.medium == Medium::File => &spec.path,
+            Self::Uring(spec) => &spec.path,
+            Self::UringCmd(spec) => &spec.path,
+            _ => return None,
+        };
+        (!path.is_empty()).then(|| Path::new(path))
+    }
+
     /// Whether its time is simulated: it passes by what one thread asks of it.
     #[must_use]
     pub fn is_simulated(&self) -> bool {

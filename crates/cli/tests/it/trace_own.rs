@@ -196,3 +196,20 @@ fn what_cannot_be_recorded_is_one_line_and_leaves_no_file() {
         std::fs::read_dir(scratch.path(".")).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert!(left.iter().all(|name| name == "d.img" || name == "begun"), "{left:?}");
 }
+
+/// A trace is renamed into its place when the program has ended, so under the name of the device it would be its end.
+#[test]
+fn the_device_is_no_file_to_record_into() {
+    let scratch = Scratch::with_device("64M");
+    assert_eq!(run(&scratch, &[], "echo kept >store/a").status, 0);
+    std::os::unix::fs::symlink("d.img", scratch.path("link")).unwrap();
+    std::fs::hard_link(scratch.path("d.img"), scratch.path("hard")).unwrap();
+    for option in ["--trace", "--record", "--stats"] {
+        for name in ["d.img", "./d.img", "link", "hard"] {
+            let all = ["run", "-D", "d.img", "-d", "store", option, name, "--", "touch", "begun"];
+            scratch.fails(all, 2, &format!("{option} {name}: this is the device"));
+        }
+    }
+    assert!(!scratch.path("begun").exists(), "the program was started all the same");
+    assert_eq!(run(&scratch, &[], "cat store/a").out, "kept\n");
+}
