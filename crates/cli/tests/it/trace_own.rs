@@ -213,3 +213,22 @@ fn the_device_is_no_file_to_record_into() {
     assert!(!scratch.path("begun").exists(), "the program was started all the same");
     assert_eq!(run(&scratch, &[], "cat store/a").out, "kept\n");
 }
+
+/// A log that two programs append to, one after the other and by vectors too, is written once at each place.
+#[test]
+fn what_is_appended_lies_at_the_end_of_its_file() {
+    let script = "printf 12345 >store/log; printf 678 >>store/log; printf 90 >>store/log";
+    let host = ["run", "--filesystem", "host", "-d", "store", "--trace", "t", "--", "sh", "-c", script];
+    for is_host in [false, true] {
+        let scratch = Scratch::with_device("64M");
+        if is_host {
+            std::fs::create_dir(scratch.path("store")).unwrap();
+        }
+        let ran = if is_host { scratch.run(host) } else { run(&scratch, &["--trace", "t"], script) };
+        assert_eq!(ran.status, 0, "{}", ran.err);
+        let found = read(&scratch.path("t"));
+        let writes = found.iter().filter(|one| one.device == "file" && one.request.op == Op::Write);
+        let places: Vec<_> = writes.map(|one| (one.request.offset, one.request.bytes)).collect();
+        assert_eq!(places, [(0, 5), (5, 3), (8, 2)], "host: {is_host}");
+    }
+}

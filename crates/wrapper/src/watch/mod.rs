@@ -16,6 +16,7 @@ use core::ffi::{c_char, c_int};
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use nvmed_fs::OpenFlags;
 use nvmed_sys::QuietFd;
 use nvmed_tally::{Call, CallKind, Seat, Tally, now_ns};
 use rustix::fd::AsFd;
@@ -361,7 +362,8 @@ fn record(
             kind,
             file: if opened != 0 { opened } else { probe.file },
             directory: if absolute { 0 } else { directory },
-            offset: shape.offset_of(words),
+            offset: appended_at(shape, words, kind, if errno == 0 { answer } else { 0 })
+                .or(shape.offset_of(words)),
             bytes: shape.bytes_of(words),
             // An address means nothing to a reader.
             result: if points { i64::from(answer != 0) } else { answer as i64 },
@@ -369,4 +371,27 @@ fn record(
             path,
         },
     );
+}
+
+/// Where a write of `written` bytes without an offset went, if it appended: nobody else can tell where the file's end
+/// was.
+fn appended_at(shape: &Shape, words: &[usize; WORDS], kind: CallKind, written: isize) -> Option<i64> {
+    let About::Descriptor(at) = shape.about else { return None };
+    let moves_position = shape.offset_of(words).is_none_or(|offset| offset == -1);
+    if !matches!(kind, CallKind::WRITE | CallKind::WRITEV) || written <= 0 || !moves_position {
+        return None;
+    }
+    let fd = words[usize::from(at)] as c_int;
+    let end = if table::is_ours(fd) {
+        let pinned = table::pin(fd).ok()?;
+        let file = pinned.file().ok().filter(|file| file.flags().has(OpenFlags::APPEND))?;
+        i64::try_from(file.position().ok()?).ok()?
+    } else {
+        let flags = sys!(SYS_fcntl, fd, libc::F_GETFL);
+        if flags < 0 || flags & libc::O_APPEND as isize == 0 {
+            return None;
+        }
+        sys!(SYS_lseek, fd, 0, libc::SEEK_CUR) as i64
+    };
+    end.checked_sub(written as i64).filter(|start| *start >= 0)
 }
