@@ -10,10 +10,13 @@ use crate::failure::{Failure, Status};
 use clap::ValueEnum;
 use file_calls::FileCalls;
 use nvmed_stamps::{Op as StampedOp, Probe, Reader, Stamped, Stamps, Timescale};
+use nvmed_sys::TickClock;
 use nvmed_tally::{Record, Tally};
 use nvmed_trace::{Catalogue, FORMATS, Flags, Op, Request, Sink, TraceError};
 use order::Order;
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// The format that is written.
 const FORMAT: &str = "parquet";
-/// Requests that are taken out of the rings before the clock is read and they are written.
+/// Requests that are taken out of the rings at once, before the clock is read and they are written: 4 MB.
 const BATCH: usize = 1 << 16;
 /// How often rings of dead processes are looked for: there are enough of them for the processes of a minute.
 const RECLAIMED_EACH: Duration = Duration::from_secs(1);
@@ -51,6 +54,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) buffer: usize,
     /// The option by which the device is somebody else's, if it is.
     pub(crate) not_ours: Option<&'static str>,
+    /// Whether the device's own time is simulated.
+    pub(crate) is_simulated: bool,
 }
 
 /// What is told to the processes that record.
@@ -76,6 +81,7 @@ pub(crate) struct Recording {
     processes: Processes,
     counts: Counts,
     reclaimed: Instant,
+    is_simulated: bool,
 }
 
 /// What has become of requests.
@@ -85,6 +91,8 @@ struct Counts {
     taken: [u64; DEVICES.len()],
     /// Those that cannot be.
     malformed: u64,
+    /// Those that have ended with an error, of those that were taken.
+    failed: u64,
 }
 
 /// Numbers of processes in the trace, as they are called now.
@@ -110,13 +118,14 @@ impl Recording {
         let format = format.expect("the native format is one of them");
         let sink = Sink::create(&path, format).map_err(|error| failure(&error))?;
         let probes: Vec<Probe> = places.iter().filter_map(|place| probe_of(*place)).collect();
-        let (mut reader, mut fd) = (None, None);
+        let (mut reader, mut fd, mut clock) = (None, None, TickClock::Monotonic);
         if !probes.is_empty() {
             let made = Stamps::create(&probes, wanted.buffer);
             let no_memory = |errno| {
                 Failure::new(Status::Run, format!("run: no memory for the rings of --trace: {errno}"))
             };
             let (stamps, memory) = made.map_err(no_memory)?;
+            clock = stamps.clock();
             (reader, fd) = (Some(Reader::new(Arc::new(stamps))), Some(memory));
         }
         let mut names = Catalogue::default();
@@ -128,7 +137,7 @@ impl Recording {
         let recording = Self {
             path,
             reader,
-            scale: Timescale::begin(nvmed_sys::TickClock::of_host()),
+            scale: Timescale::begin(clock),
             batch: Vec::with_capacity(BATCH),
             calls: FileCalls::default(),
             fresh: Vec::new(),
@@ -137,6 +146,7 @@ impl Recording {
             processes: Processes::default(),
             counts: Counts::default(),
             reclaimed: Instant::now(),
+            is_simulated: wanted.is_simulated && wanted.not_ours.is_none(),
         };
         let told = Told { stamps: fd, file_calls: places.contains(&TraceAt::File) };
         Ok((recording, told))
@@ -149,44 +159,70 @@ impl Recording {
 
     /// Writes the file calls that were noted, and what waits in the rings; how many requests that was. `tally` knows
     /// how processes are called.
+    ///
+    /// All of it in the order in which it ended, as `Order` needs it: a request that is late there is one that many
+    /// others have overtaken, and not one that was read after them.
     pub(crate) fn drain(&mut self, tally: &Tally) -> usize {
         self.processes.numbers.clear();
-        let of_rings = self.drain_rings(tally);
         let mut fresh = std::mem::take(&mut self.fresh);
         // Threads have rings of their own: what ended first was done first.
-        fresh.sort_by_key(|call| call.at_ns.saturating_add(call.ns));
-        for call in &fresh {
-            if let Some(request) = self.calls.request(call) {
-                let process = self.processes.number(call.pid, tally, &mut self.names);
-                self.take(0, Request { process, ..request });
-            }
+        fresh.sort_by_key(end_ns);
+        let mut calls = &fresh[..];
+        let mut of_rings = 0;
+        if let Some(mut reader) = self.reader.take() {
+            while self.drain_rings(&mut reader, &mut calls, &mut of_rings, tally) {}
+            self.reader = Some(reader);
         }
+        self.take_calls(&mut calls, u64::MAX, tally);
         let of_files = fresh.len();
         fresh.clear();
         self.fresh = fresh;
+        if self.reclaimed.elapsed() > RECLAIMED_EACH {
+            self.reclaimed = Instant::now();
+            self.reader.iter_mut().for_each(Reader::reclaim);
+            self.calls.forget_processes(is_dead);
+        }
         of_rings + of_files
     }
 
-    fn drain_rings(&mut self, tally: &Tally) -> usize {
-        let Some(reader) = &mut self.reader else { return 0 };
+    /// A batch of what the rings have, and the file calls that ended between; whether there is more.
+    fn drain_rings(
+        &mut self,
+        reader: &mut Reader,
+        calls: &mut &[Record],
+        taken: &mut usize,
+        tally: &Tally,
+    ) -> bool {
         let mut batch = std::mem::take(&mut self.batch);
-        let drained = reader.drain(&mut |probe, process, request| batch.push((probe, process, *request)));
+        let drained =
+            reader.drain(BATCH, &mut |probe, process, request| batch.push((probe, process, *request)));
         self.counts.malformed += drained.malformed as u64;
-        if self.reclaimed.elapsed() > RECLAIMED_EACH {
-            self.reclaimed = Instant::now();
-            reader.reclaim();
-        }
+        *taken += drained.taken;
         if !batch.is_empty() {
             // After all stamps of the batch, so that each lies between two readings.
             self.scale.read();
         }
         for (probe, process, stamped) in batch.drain(..) {
+            self.take_calls(calls, self.scale.ns(stamped.finish), tally);
             let process = self.processes.number(process, tally, &mut self.names);
             let request = Request { process, ..request(&stamped, &self.scale) };
+            self.counts.failed += u64::from(stamped.has_failed);
             self.take(1 + probe as usize, request);
         }
         self.batch = batch;
-        drained.taken
+        drained.has_more
+    }
+
+    /// Takes the file calls that had ended by a time.
+    fn take_calls(&mut self, calls: &mut &[Record], until_ns: u64, tally: &Tally) {
+        while let Some((call, rest)) = calls.split_first().filter(|(call, _)| end_ns(call) <= until_ns) {
+            *calls = rest;
+            let requests = self.calls.requests(call);
+            if !requests.is_empty() {
+                let process = self.processes.number(call.pid, tally, &mut self.names);
+                requests.into_iter().for_each(|request| self.take(0, Request { process, ..request }));
+            }
+        }
     }
 
     fn take(&mut self, device: usize, request: Request) {
@@ -210,7 +246,7 @@ impl Recording {
     /// # Errors
     /// The file could not be written; nothing of it is left.
     pub(crate) fn finish(self, lost_calls: u64) -> Result<(), Failure> {
-        let Self { path, reader, counts, order, names, .. } = self;
+        let Self { path, reader, counts, order, names, is_simulated, .. } = self;
         let late = order.finish(&names).map_err(|error| failure(&error))?;
         let all: u64 = counts.taken.iter().sum();
         let of = DEVICES.iter().zip(counts.taken).filter(|(_, count)| *count > 0);
@@ -231,6 +267,13 @@ impl Recording {
         say(lost_calls, "file calls lost, which found no room in their thread's ring");
         say(late, "left out, which ended so late that their place in the file was past");
         say(counts.malformed, "left out, which no request can be");
+        say(counts.failed, "failed; they have no finish in the trace");
+        if is_simulated {
+            eprintln!(
+                "nvmed: run: {}: times are of the host's clock: the device's own is simulated, and not in the trace",
+                path.display()
+            );
+        }
         Ok(())
     }
 }
@@ -262,6 +305,16 @@ fn failure(error: &TraceError) -> Failure {
     Failure::new(Status::Run, format!("run: --trace {error}"))
 }
 
+/// When a file call ended.
+fn end_ns(call: &Record) -> u64 {
+    call.at_ns.saturating_add(call.ns)
+}
+
+fn is_dead(process: u32) -> bool {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+    process.is_some_and(|process| test_kill_process(process) == Err(Errno::SRCH))
+}
+
 /// A request of a ring, without device and process.
 fn request(stamped: &Stamped, scale: &Timescale) -> Request {
     let (op, flags) = match stamped.op {
@@ -273,7 +326,8 @@ fn request(stamped: &Stamped, scale: &Timescale) -> Request {
     };
     Request {
         start_ns: Some(scale.ns(stamped.start)),
-        finish_ns: Some(scale.ns(stamped.finish)),
+        // It was not served.
+        finish_ns: (!stamped.has_failed).then(|| scale.ns(stamped.finish)),
         flags,
         ..Request::new(op, stamped.offset, stamped.bytes, scale.ns(stamped.arrival))
     }
@@ -304,4 +358,43 @@ impl Processes {
 fn name_of(process: u32) -> Option<String> {
     let name = std::fs::read(Path::new("/proc").join(process.to_string()).join("comm")).ok()?;
     Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmed_trace::{Options, Source};
+    use rustix::fd::AsFd;
+
+    /// A recorder that had no processor for a while finds the rings of a device of four queues full.
+    #[test]
+    fn nothing_of_twelve_full_rings_is_late() {
+        let path = std::env::temp_dir().join(format!("nvmed-recording-{}", std::process::id()));
+        let buffer = nvmed_stamps::REQUESTS_DEFAULT;
+        let wanted =
+            Wanted { path: &path, places: &[TraceAt::Queue], buffer, not_ours: None, is_simulated: false };
+        let (mut recording, told) = Recording::begin(&wanted).unwrap();
+        let stamps = Arc::new(Stamps::join(told.stamps.unwrap().as_fd()).unwrap());
+        let mut rings: Vec<_> = (0..12).map(|_| stamps.producer(Probe::Queue)).collect();
+        let count = 12 * buffer as u64;
+        let first = stamps.clock().now() - 100 * count;
+        for number in 0..count {
+            let arrival = first + 10 * number;
+            let (op, start, finish) = (StampedOp::Write, arrival, arrival + 5);
+            let (offset, bytes, has_failed) = (number << 12, 4096, false);
+            let stamped = Stamped { op, offset, bytes, arrival, start, finish, has_failed };
+            rings[number as usize % 12].put(&stamped);
+        }
+        let (tally, _) = Tally::create(false).unwrap();
+        assert_eq!(recording.drain(&tally), count as usize);
+        recording.finish(0).unwrap();
+        let mut source = Source::open(&path, &Options::default()).unwrap();
+        let mut found = 0;
+        while let Some(request) = source.next().unwrap() {
+            assert_eq!(request.offset, found << 12);
+            found += 1;
+        }
+        assert_eq!(found, count);
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -158,7 +158,8 @@ fn wanted<'a>(arguments: &'a Run, config: &Config) -> Option<Wanted<'a>> {
         _ => None,
     };
     let (places, buffer) = (&arguments.trace_at[..], arguments.trace_buffer);
-    Some(Wanted { path: arguments.trace.as_deref()?, places, buffer, not_ours })
+    let is_simulated = config.device.is_simulated();
+    Some(Wanted { path: arguments.trace.as_deref()?, places, buffer, not_ours, is_simulated })
 }
 
 /// What is written would take the place of the device, under whichever name either has.

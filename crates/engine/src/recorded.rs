@@ -123,7 +123,8 @@ impl RecordedQueue {
             let Place { op, offset, bytes, arrival, start, .. } = *place;
             self.free.push(number as u16);
             if let Some(op) = op {
-                self.producer.put(&Stamped { op, offset, bytes, arrival, start, finish });
+                let has_failed = completion.result.is_err();
+                self.producer.put(&Stamped { op, offset, bytes, arrival, start, finish, has_failed });
             }
         }
     }

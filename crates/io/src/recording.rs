@@ -39,7 +39,8 @@ impl Recording {
     /// Of a queue with so many completion slots.
     pub(crate) fn new(stamps: &Arc<Stamps>, slots: usize, lba_bytes: u32) -> Box<Self> {
         let count = slots + APART_MAX;
-        let nothing = Stamped { op: Op::Flush, offset: 0, bytes: 0, arrival: 0, start: 0, finish: 0 };
+        let (op, offset, bytes) = (Op::Flush, 0, 0);
+        let nothing = Stamped { op, offset, bytes, arrival: 0, start: 0, finish: 0, has_failed: false };
         Box::new(Self {
             producer: stamps.producer(Probe::Handle),
             lba_shift: lba_bytes.trailing_zeros(),
@@ -62,12 +63,12 @@ impl Recording {
         self.arrival = arrival;
     }
 
-    /// A request that began at `start` is done now.
+    /// A request that began at `start` is done now, or has failed.
     #[inline]
-    pub(crate) fn record(&mut self, request: &Request<'_>, start: u64) {
+    pub(crate) fn record(&mut self, request: &Request<'_>, start: u64, has_failed: bool) {
         if let Some(op) = op_of(request.operation) {
             let finish = self.now();
-            let stamped = Stamped { finish, ..self.stamped(op, request, start) };
+            let stamped = Stamped { finish, has_failed, ..self.stamped(op, request, start) };
             self.producer.put(&stamped);
         }
     }
@@ -78,7 +79,7 @@ impl Recording {
             Operation::Flush => (0, 0),
             _ => (request.lba.0 << self.lba_shift, u64::from(request.blocks) << self.lba_shift),
         };
-        Stamped { op, offset, bytes, arrival: self.arrival, start, finish: start }
+        Stamped { op, offset, bytes, arrival: self.arrival, start, finish: start, has_failed: false }
     }
 
     /// A request of the completion slot `index` is under way: since `start`, or else it waits in the scheduler.
@@ -109,15 +110,15 @@ impl Recording {
         }
     }
 
-    /// All requests of the completion slot are done.
-    pub(crate) fn end(&mut self, index: usize) {
+    /// All requests of the completion slot are done; which of them have failed is not told apart.
+    pub(crate) fn end(&mut self, index: usize, has_failed: bool) {
         let mut number = core::mem::replace(&mut self.heads[index], NONE);
         if number == NONE {
             return;
         }
         let finish = self.now();
         while let Some(request) = self.requests.get(number as usize) {
-            self.producer.put(&Stamped { finish, ..request.stamped });
+            self.producer.put(&Stamped { finish, has_failed, ..request.stamped });
             self.free.push(number);
             number = request.next;
         }

@@ -413,7 +413,11 @@ impl QueueState {
                     recording.begin(request, index, Some(start));
                     self.tickets.stamp(index, Stamp { since_ns: Stamp::UNTIMED, ..Stamp::default() });
                 }
-                _ => recording.record(request, start),
+                Called::Waiting(index) => {
+                    let result = self.tickets.result(index);
+                    recording.record(request, start, matches!(result, Some(Err(_))));
+                }
+                Called::Done(result) => recording.record(request, start, result.is_err()),
             }
         }
         Ok(called)
@@ -492,7 +496,7 @@ impl QueueState {
     #[cold]
     fn learn(&mut self, index: usize, handle: u32, stamp: Stamp, failed: bool) {
         if let Some(recording) = &mut self.recording {
-            recording.end(index);
+            recording.end(index, self.tickets.has_failed(index));
         }
         let Some(since_ns) = stamp.since_ns() else { return };
         if stamp.served {

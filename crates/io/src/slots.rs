@@ -245,7 +245,7 @@ impl CompletionSlots {
         self.slots[index].remaining
     }
 
-    /// Whether a request of `index` has failed already.
+    /// Whether a request of `index` has failed already; of a slot that was just given back, of its last ones.
     pub(crate) fn has_failed(&self, index: usize) -> bool {
         self.slots[index].error.is_some()
     }

@@ -5,8 +5,13 @@ use crate::stamped::{Probe, Stamped};
 use crate::stamps::Stamps;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Clocks of two processors may differ by so many ticks: less than a millisecond.
+const SKEW_TICKS: u64 = 1 << 20;
 
 /// The one reader of all rings.
 #[derive(Debug)]
@@ -14,76 +19,165 @@ pub struct Reader {
     stamps: Arc<Stamps>,
     /// Requests that were read, by ring: the words in memory are for the producers, and anybody's.
     read: Vec<u64>,
+    /// As far as the last look went.
+    seen: Vec<u64>,
+    /// The look that a drain has not ended.
+    look: Option<Look>,
 }
 
-/// What one look at the rings has found.
+/// A look at all rings: what was in them when it began, and had ended by then.
+#[derive(Debug)]
+struct Look {
+    /// What ended later waits for the next look: another ring may have some of it that was not there yet.
+    until: u64,
+    /// By ring: who had it, and how much was written.
+    rings: Vec<(u64, u64)>,
+    /// As far as the look before went: what was there then has ended before this one.
+    seen: Vec<u64>,
+    /// The first request of each ring that has one, that which ended first on top.
+    heads: BinaryHeap<Reverse<(u64, usize)>>,
+}
+
+/// What a drain has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     /// Requests that were handed out.
     pub taken: usize,
     /// Those that no producer can have written.
     pub malformed: usize,
+    /// Whether the limit was reached before the look at the rings was over.
+    pub has_more: bool,
+}
+
+/// What is next in a ring.
+enum Next {
+    /// Nothing that the look has.
+    Nothing,
+    /// What no producer can have written.
+    Malformed,
+    Request(Stamped),
 }
 
 impl Reader {
     /// The reader of rings of which nothing was read before.
     #[must_use]
     pub fn new(stamps: Arc<Stamps>) -> Self {
-        Self { stamps, read: vec![0; at::RINGS] }
+        Self { stamps, read: vec![0; at::RINGS], seen: vec![0; at::RINGS], look: None }
     }
 
-    /// Hands out the requests that wait, those of each ring in order, with their probe and process. At most what the
-    /// rings held when it began, so that it ends.
-    pub fn drain(&mut self, each: &mut dyn FnMut(Probe, u32, &Stamped)) -> Drained {
+    /// Hands out requests of all rings in the order in which they ended, with their probe and process: at most `limit`,
+    /// and at most what the rings held when the look at them began, so that it ends. Where the limit comes first, the
+    /// next drain goes on with this look.
+    ///
+    /// What ended after the look began is left for the next one, so that a drain hands out nothing that ended before
+    /// what an earlier one has handed out, but for what a producer was putting meanwhile.
+    pub fn drain(&mut self, limit: usize, each: &mut dyn FnMut(Probe, u32, &Stamped)) -> Drained {
         let mut drained = Drained::default();
-        for ring in 0..at::RINGS {
-            let base = self.stamps.ring_at(ring);
-            // Before `written`: who has left writes no more, so what is seen after it is all.
-            let owner = self.stamps.memory().u64(base + at::OWNER_AT).load(Acquire);
-            if owner == 0 {
-                continue;
+        let mut look = self.look.take().unwrap_or_else(|| self.begin(&mut drained));
+        while let Some(Reverse((_, ring))) = look.heads.pop() {
+            if drained.taken + drained.malformed >= limit {
+                look.heads.push(Reverse((0, ring)));
+                drained.has_more = true;
+                self.look = Some(look);
+                return drained;
             }
-            self.drain_ring(ring, owner, &mut drained, each);
-            if owner & at::OWNER_HAS_LEFT != 0 {
-                self.free(base);
-            }
+            self.drain_ring(&mut look, ring, (limit, &mut drained), each);
         }
+        self.seen = look.rings.into_iter().map(|(_, written)| written).collect();
         drained
     }
 
+    /// Looks how much is in each ring.
+    fn begin(&mut self, drained: &mut Drained) -> Look {
+        // Before all rings.
+        let until = self.stamps.clock().now();
+        let seen = std::mem::take(&mut self.seen);
+        let (rings, heads) = (Vec::with_capacity(at::RINGS), BinaryHeap::with_capacity(at::RINGS));
+        let mut look = Look { until, rings, seen, heads };
+        for ring in 0..at::RINGS {
+            let (memory, base) = (self.stamps.memory(), self.stamps.ring_at(ring));
+            // Before `written`: who has left writes no more, so what is seen after it is all.
+            let owner = memory.u64(base + at::OWNER_AT).load(Acquire);
+            let read = &mut self.read[ring];
+            // Pairs with the producer's store.
+            let written = if owner == 0 { *read } else { memory.u64(base + at::WRITTEN_AT).load(Acquire) };
+            if written.wrapping_sub(*read) > self.stamps.requests() as u64 {
+                drained.malformed += 1;
+                *read = written;
+            }
+            look.rings.push((owner, written));
+            if owner != 0 {
+                self.go_on(&mut look, ring);
+            }
+        }
+        look
+    }
+
+    /// Hands out requests of a ring until another one has an earlier one.
     fn drain_ring(
         &mut self,
+        look: &mut Look,
         ring: usize,
-        owner: u64,
-        drained: &mut Drained,
+        (limit, drained): (usize, &mut Drained),
         each: &mut dyn FnMut(Probe, u32, &Stamped),
     ) {
-        let (memory, base) = (self.stamps.memory(), self.stamps.ring_at(ring));
-        let requests = self.stamps.requests() as u64;
-        let read = &mut self.read[ring];
-        // Pairs with the producer's store.
-        let written = memory.u64(base + at::WRITTEN_AT).load(Acquire);
+        let owner = look.rings[ring].0;
         let probe = Probe::ALL.get((owner >> at::OWNER_PROBE_SHIFT & 0xff) as usize);
-        if written.wrapping_sub(*read) > requests {
-            drained.malformed += 1;
-            *read = written;
-        }
-        while *read != written {
-            let place = (*read & (requests - 1)) as usize;
-            let first = base + at::CIRCLE_AT + place * at::REQUEST_BYTES;
-            let words = std::array::from_fn(|word| memory.u64(first + word * 8).load(Relaxed));
-            match (probe, Stamped::of(words)) {
-                (Some(&probe), Some(request)) => {
+        let others = look.heads.peek().map_or(u64::MAX, |Reverse((finish, _))| *finish);
+        while drained.taken + drained.malformed < limit {
+            match (probe, self.next(look, ring)) {
+                (_, Next::Nothing) => break,
+                (_, Next::Request(request)) if request.finish > others => break,
+                (Some(&probe), Next::Request(request)) => {
                     each(probe, owner as u32, &request);
                     drained.taken += 1;
                 }
                 _ => drained.malformed += 1,
             }
-            *read = read.wrapping_add(1);
+            self.read[ring] = self.read[ring].wrapping_add(1);
             // Room for the producer as soon as there is some.
-            memory.u64(base + at::READ_AT).store(*read, Release);
+            let read_at = self.stamps.ring_at(ring) + at::READ_AT;
+            self.stamps.memory().u64(read_at).store(self.read[ring], Release);
         }
-        memory.u64(base + at::READ_AT).store(*read, Release);
+        self.go_on(look, ring);
+    }
+
+    /// Puts a ring where its next request has its turn; one that is empty, and whose producer has left, is free.
+    fn go_on(&mut self, look: &mut Look, ring: usize) {
+        let (owner, written) = look.rings[ring];
+        match self.next(look, ring) {
+            Next::Request(request) => look.heads.push(Reverse((request.finish, ring))),
+            Next::Malformed => look.heads.push(Reverse((0, ring))),
+            Next::Nothing if self.read[ring] == written => {
+                let base = self.stamps.ring_at(ring);
+                self.stamps.memory().u64(base + at::READ_AT).store(written, Release);
+                if owner & at::OWNER_HAS_LEFT != 0 {
+                    self.free(base);
+                }
+            }
+            Next::Nothing => (),
+        }
+    }
+
+    /// The next request of a ring.
+    fn next(&self, look: &Look, ring: usize) -> Next {
+        let (read, (owner, written)) = (self.read[ring], look.rings[ring]);
+        if read == written || owner == 0 {
+            return Next::Nothing;
+        }
+        let place = (read & (self.stamps.requests() as u64 - 1)) as usize;
+        let first = self.stamps.ring_at(ring) + at::CIRCLE_AT + place * at::REQUEST_BYTES;
+        let words = std::array::from_fn(|word| self.stamps.memory().u64(first + word * 8).load(Relaxed));
+        let Some(request) = Stamped::of(words) else { return Next::Malformed };
+        let until = look.until.saturating_add(SKEW_TICKS);
+        // It was there before this look began, so it cannot have ended after it.
+        let was_seen = (look.seen[ring].wrapping_sub(read) as i64) > 0;
+        match request.finish {
+            finish if finish <= look.until => Next::Request(request),
+            finish if finish > until && was_seen => Next::Malformed,
+            _ if was_seen => Next::Request(request),
+            _ => Next::Nothing,
+        }
     }
 
     /// Nobody has the ring any more.
@@ -92,14 +186,17 @@ impl Reader {
     }
 
     /// Frees the rings of processes that are dead, as far as they are empty. A process whose number another one has got
-    /// since is taken for it.
+    /// since is taken for it. Those of another PID namespace cannot be asked for by the number that they have there:
+    /// their rings are theirs until they leave.
     pub fn reclaim(&mut self) {
         let memory = self.stamps.memory();
         for ring in 0..at::RINGS {
             let base = self.stamps.ring_at(ring);
             let owner = memory.u64(base + at::OWNER_AT).load(Acquire);
             let process = i32::try_from(owner as u32).ok().and_then(Pid::from_raw);
-            let is_dead = process.is_some_and(|process| test_kill_process(process) == Err(Errno::SRCH));
+            let is_known = owner & at::OWNER_IS_FOREIGN == 0;
+            let is_dead =
+                is_known && process.is_some_and(|process| test_kill_process(process) == Err(Errno::SRCH));
             if is_dead && memory.u64(base + at::WRITTEN_AT).load(Acquire) == self.read[ring] {
                 self.free(base);
             }
@@ -126,7 +223,8 @@ mod tests {
     fn request(number: u64) -> Stamped {
         let arrival = number * 10;
         let (start, finish) = (arrival + 1, arrival + 2);
-        Stamped { op: Op::Write, offset: number << 12, bytes: number & 0xffff, arrival, start, finish }
+        let (offset, bytes) = (number << 12, number & 0xffff);
+        Stamped { op: Op::Write, offset, bytes, arrival, start, finish, has_failed: number % 2 == 1 }
     }
 
     fn stamps(requests: usize) -> Arc<Stamps> {
@@ -135,7 +233,7 @@ mod tests {
 
     fn taken(reader: &mut Reader) -> Vec<(Probe, Stamped)> {
         let mut found = Vec::new();
-        reader.drain(&mut |probe, process, request| {
+        reader.drain(usize::MAX, &mut |probe, process, request| {
             assert_eq!(process, std::process::id());
             found.push((probe, *request));
         });
@@ -208,10 +306,72 @@ mod tests {
         reader.reclaim();
         assert_ne!(owner.load(Relaxed), 0, "a request of it is not read yet");
         let mut found = Vec::new();
-        reader.drain(&mut |_, process, request| found.push((process, *request)));
+        reader.drain(usize::MAX, &mut |_, process, request| found.push((process, *request)));
         assert_eq!(found, [(child.id(), request(1))]);
         reader.reclaim();
         assert_eq!(owner.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_ring_whose_writer_has_a_number_of_another_namespace_stays_its_writers() {
+        let (stamps, fd) = Stamps::create(&Probe::ALL, 4).unwrap();
+        // A namespace that is not this process's.
+        stamps.memory().u64(at::NAMESPACE_AT).fetch_add(1, Relaxed);
+        let joined = Arc::new(Stamps::join(fd.as_fd()).unwrap());
+        let mut producer = joined.producer(Probe::Queue);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let owner = stamps.memory().u64(stamps.ring_at(0) + at::OWNER_AT);
+        let of_child = owner.load(Relaxed) - u64::from(std::process::id()) + u64::from(child.id());
+        owner.store(of_child, Relaxed);
+        let mut reader = Reader::new(Arc::new(stamps));
+        reader.reclaim();
+        producer.put(&request(1));
+        let _other = joined.producer(Probe::Queue);
+        let mut found = Vec::new();
+        reader.drain(usize::MAX, &mut |_, process, request| found.push((process, *request)));
+        assert_eq!(found, [(child.id(), request(1))], "it writes on, in a ring of its own");
+        drop(producer);
+        reader.drain(usize::MAX, &mut |_, _, _| ());
+        assert_eq!(joined.memory().u64(joined.ring_at(0) + at::OWNER_AT).load(Relaxed), 0, "it has left");
+    }
+
+    #[test]
+    fn drains_of_a_limit_hand_out_what_is_in_all_rings_in_the_order_of_its_ends() {
+        let stamps = stamps(64);
+        let mut producers: Vec<Producer> = (0..5).map(|_| stamps.producer(Probe::Queue)).collect();
+        (1..301).for_each(|number| producers[number as usize * 7 % 5].put(&request(number)));
+        let mut reader = Reader::new(Arc::clone(&stamps));
+        let (mut found, mut counts) = (Vec::new(), Vec::new());
+        loop {
+            let drained = reader.drain(90, &mut |_, _, request| found.push(request.offset >> 12));
+            counts.push(drained.taken);
+            // The look has begun: what comes now is of the next one.
+            producers[0].put(&request(1000));
+            if !drained.has_more {
+                break;
+            }
+        }
+        assert_eq!((counts, found), (vec![90, 90, 90, 30], (1..301).collect::<Vec<u64>>()));
+        assert_eq!((taken(&mut reader).len(), stamps.lost()), (4, 0));
+    }
+
+    #[test]
+    fn what_ended_after_the_look_began_waits_and_what_ends_in_a_far_future_is_malformed() {
+        let stamps = stamps(8);
+        let mut reader = Reader::new(Arc::clone(&stamps));
+        let mut producer = stamps.producer(Probe::Queue);
+        let mut other = stamps.producer(Probe::Queue);
+        producer.put(&Stamped { finish: u64::MAX, ..request(1) });
+        other.put(&request(2));
+        producer.put(&request(3));
+        let drain = |reader: &mut Reader| {
+            let mut found = Vec::new();
+            let drained = reader.drain(usize::MAX, &mut |_, _, request| found.push(request.offset >> 12));
+            (found, drained.malformed)
+        };
+        assert_eq!(drain(&mut reader), (vec![2], 0));
+        assert_eq!(drain(&mut reader), (vec![3], 1));
     }
 
     #[test]
@@ -227,17 +387,17 @@ mod tests {
                 let left = &left;
                 scope.spawn(move || {
                     let mut producer = joined.producer(Probe::Queue);
-                    (0..each).for_each(|number| producer.put(&request(thread << 32 | number)));
+                    (0..each).for_each(|number| producer.put(&request(thread << 20 | number)));
                     left.fetch_sub(1, Release);
                 });
             }
             let mut next = vec![0; threads];
             loop {
                 let is_last = left.load(Acquire) == 0;
-                let drained = reader.drain(&mut |_, _, found| {
+                let drained = reader.drain(usize::MAX, &mut |_, _, found| {
                     let number = found.offset >> 12;
                     assert_eq!(*found, request(number));
-                    let (thread, number) = ((number >> 32) as usize, number & 0xffff_ffff);
+                    let (thread, number) = ((number >> 20) as usize, number & 0xf_ffff);
                     assert!(number >= next[thread], "{number} of {thread} after {}", next[thread]);
                     next[thread] = number + 1;
                 });
@@ -319,7 +479,7 @@ mod tests {
             memory.u64(ring + at::OWNER_AT).store(owner, Relaxed);
             memory.u64(ring + at::WRITTEN_AT).store(written, Relaxed);
             memory.u64(ring + at::READ_AT).store(read, Relaxed);
-            let drained = reader.drain(&mut |_, _, request| {
+            let drained = reader.drain(usize::MAX, &mut |_, _, request| {
                 assert!(request.arrival <= request.start && request.start <= request.finish);
             });
             prop_assert!(drained.taken + drained.malformed <= 4 * at::RINGS);
@@ -332,7 +492,7 @@ mod tests {
         let (stamps, fd) = Stamps::create(&Probe::ALL, 1 << 12).unwrap();
         let stamps = Arc::new(stamps);
         let _one = stamps.producer(Probe::Queue);
-        Reader::new(Arc::clone(&stamps)).drain(&mut |_, _, _| ());
+        Reader::new(Arc::clone(&stamps)).drain(usize::MAX, &mut |_, _, _| ());
         let kept = rustix::fs::fstat(&fd).unwrap().st_blocks as usize * 512;
         assert!(kept < 2 * (1 << 12) * at::REQUEST_BYTES + (at::RINGS + 2) * 4096, "{kept} bytes");
     }

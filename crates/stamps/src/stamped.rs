@@ -1,6 +1,6 @@
 //! A request as it is recorded.
 
-use crate::layout::{BYTES_BITS, WORDS};
+use crate::layout::{BYTES_BITS, HAS_FAILED, WORDS};
 
 /// Where requests are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,12 +67,15 @@ pub struct Stamped {
     pub start: u64,
     /// When it was done.
     pub finish: u64,
+    /// Whether it has ended with an error.
+    pub has_failed: bool,
 }
 
 impl Stamped {
     #[inline]
     pub(crate) fn words(&self) -> [u64; WORDS] {
-        let last = (self.bytes & ((1 << BYTES_BITS) - 1)) | (self.op as u64) << BYTES_BITS;
+        let failed = u64::from(self.has_failed) * HAS_FAILED;
+        let last = (self.bytes & ((1 << BYTES_BITS) - 1)) | (self.op as u64) << BYTES_BITS | failed;
         [self.arrival, self.start, self.finish, self.offset, last]
     }
 
@@ -80,9 +83,11 @@ impl Stamped {
     /// some ticks: what is later is not before.
     pub(crate) fn of(words: [u64; WORDS]) -> Option<Self> {
         let [arrival, start, finish, offset, last] = words;
-        let op = *Op::ALL.get((last >> BYTES_BITS) as usize)?;
+        let op = *Op::ALL.get(((last & !HAS_FAILED) >> BYTES_BITS) as usize)?;
+        let has_failed = last & HAS_FAILED != 0;
         let start = start.max(arrival);
         let finish = finish.max(start);
-        Some(Self { op, offset, bytes: last & ((1 << BYTES_BITS) - 1), arrival, start, finish })
+        let bytes = last & ((1 << BYTES_BITS) - 1);
+        Some(Self { op, offset, bytes, arrival, start, finish, has_failed })
     }
 }

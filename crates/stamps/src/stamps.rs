@@ -17,6 +17,8 @@ pub struct Stamps {
     requests: usize,
     clock: TickClock,
     probes: u64,
+    /// Whether this process is of another PID namespace than the one that made the memory, or cannot tell.
+    is_foreign: bool,
 }
 
 impl Stamps {
@@ -36,8 +38,10 @@ impl Stamps {
         memory.u64(at::REQUESTS_AT).store(requests as u64, Relaxed);
         memory.u64(at::CLOCK_AT).store(u64::from(clock == TickClock::Counter), Relaxed);
         memory.u64(at::PROBES_AT).store(probes, Relaxed);
+        let namespace = pid_namespace();
+        memory.u64(at::NAMESPACE_AT).store(namespace, Relaxed);
         memory.u64(at::MAGIC_AT).store(at::MAGIC, Release);
-        Ok((Self { memory, requests, clock, probes }, fd))
+        Ok((Self { memory, requests, clock, probes, is_foreign: namespace == 0 }, fd))
     }
 
     /// Joins memory that another process has made.
@@ -59,11 +63,14 @@ impl Stamps {
         }
         let clock = if word(at::CLOCK_AT) == 0 { TickClock::Monotonic } else { TickClock::Counter };
         let probes = word(at::PROBES_AT);
+        let namespace = pid_namespace();
+        let is_foreign = namespace == 0 || namespace != word(at::NAMESPACE_AT);
         Ok(Self {
             memory: Mapping::shared(fd, 0, at::bytes(requests), Pages::Base)?,
             requests,
             clock,
             probes,
+            is_foreign,
         })
     }
 
@@ -84,7 +91,8 @@ impl Stamps {
     #[must_use]
     pub fn producer(self: &Arc<Self>, probe: Probe) -> Producer {
         let process = u64::from(rustix::process::getpid().as_raw_nonzero().get().cast_unsigned());
-        let owner = process | (probe as u64) << at::OWNER_PROBE_SHIFT;
+        let foreign = u64::from(self.is_foreign) * at::OWNER_IS_FOREIGN;
+        let owner = process | (probe as u64) << at::OWNER_PROBE_SHIFT | foreign;
         let take = |ring: &usize| {
             let word = self.memory.u64(self.ring_at(*ring) + at::OWNER_AT);
             word.load(Relaxed) == 0 && word.compare_exchange(0, owner, AcqRel, Relaxed).is_ok()
@@ -117,4 +125,9 @@ impl Stamps {
         let of_ring = |ring| self.memory.u64(self.ring_at(ring) + at::LOST_AT).load(Relaxed);
         self.memory.u64(at::RINGLESS_AT).load(Relaxed) + (0..at::RINGS).map(of_ring).sum::<u64>()
     }
+}
+
+/// The inode of this process's PID namespace; 0 where the host does not tell.
+fn pid_namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
 }

@@ -96,9 +96,10 @@ impl Fetched {
 
     /// The command is completed now.
     #[inline]
-    pub fn end(&self, doorbells: &Doorbells, producer: &mut Option<Producer>) {
+    pub fn end(&self, doorbells: &Doorbells, producer: &mut Option<Producer>, has_failed: bool) {
         let Self { op, offset, bytes, arrival, start } = *self;
         let producer = producer.get_or_insert_with(|| doorbells.stamps.producer(Probe::Device));
-        producer.put(&Stamped { op, offset, bytes, arrival, start, finish: producer.now() });
+        let finish = producer.now();
+        producer.put(&Stamped { op, offset, bytes, arrival, start, finish, has_failed });
     }
 }

@@ -44,10 +44,11 @@ impl Controller {
         self.shape.load(Ordering::Relaxed) == shape::RECORDED && !self.config.faults.armed()
     }
 
-    /// A command that was fetched is completed.
+    /// A command that was fetched is completed with this status.
     #[inline]
-    fn record(&self, producer: &mut Option<Producer>, fetched: &Fetched) {
-        self.doorbells.iter().for_each(|doorbells| fetched.end(doorbells, producer));
+    fn record(&self, producer: &mut Option<Producer>, fetched: &Fetched, status: Status) {
+        let has_failed = !status.is_success();
+        self.doorbells.iter().for_each(|doorbells| fetched.end(doorbells, producer, has_failed));
     }
 
     /// A round of all queues of a group.
@@ -148,7 +149,7 @@ impl Controller {
                 return 0;
             }
             if let Some(fetched) = fetched {
-                self.record(producer, &fetched);
+                self.record(producer, &fetched, status);
             }
             taken += 1;
         }
@@ -377,13 +378,13 @@ impl Controller {
             waiting.push_back(done);
             if let Some(fetched) = &command.recorded {
                 // It is done but for its completion, which waits for the host.
-                self.record(producer, fetched);
+                self.record(producer, fetched, status);
             }
             return false;
         }
         let posted = self.post(group, (queue, sq, view), &done);
         if let Some(fetched) = &command.recorded {
-            self.record(producer, fetched);
+            self.record(producer, fetched, status);
         }
         posted
     }

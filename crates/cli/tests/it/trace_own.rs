@@ -214,6 +214,34 @@ fn the_device_is_no_file_to_record_into() {
     assert_eq!(run(&scratch, &[], "cat store/a").out, "kept\n");
 }
 
+#[test]
+fn a_request_that_fails_has_no_finish_and_is_told() {
+    let scratch = Scratch::with_device("64M");
+    assert_eq!(run(&scratch, &[], WRITE).status, 0);
+    let device = "virtual:d.img?faults=fail:status=0x281+op=read+nth=3+times=1";
+    let script = "cat store/a >/dev/null";
+    let ran = scratch.run(["run", "-D", device, "-d", "store", "--trace", "t", "--", "sh", "-c", script]);
+    assert!(ran.err.contains("failed; they have no finish in the trace"), "{}", ran.err);
+    let mut source = Source::open(&scratch.path("t"), &Options::default()).unwrap();
+    let mut failed = BTreeMap::new();
+    while let Some(request) = source.next().unwrap() {
+        if request.finish_ns.is_none() {
+            *failed.entry(source.names().devices.name(request.device).to_owned()).or_insert(0) += 1;
+        }
+    }
+    let want = ["handle", "queue", "device"].map(|name| (name.to_owned(), 1));
+    assert_eq!(failed, BTreeMap::from(want));
+}
+
+#[test]
+fn a_device_with_a_clock_of_its_own_is_told_to_be_timed_by_the_hosts() {
+    let scratch = Scratch::with_device("64M");
+    let device = ["run", "-D", "virtual:d.img?clock=virtual", "-d", "store", "--trace", "t", "--", "true"];
+    let ran = scratch.run(device);
+    assert_eq!(ran.status, 0, "{}", ran.err);
+    assert!(ran.err.contains("times are of the host's clock"), "{}", ran.err);
+}
+
 /// A log that two programs append to, one after the other and by vectors too, is written once at each place.
 #[test]
 fn what_is_appended_lies_at_the_end_of_its_file() {

@@ -7,6 +7,7 @@ use nvmed_io::{
     Binding, Completions, Device, DeviceOptions, Handle, HandleSettings, Operation, QueueSettings, Request,
     Scatter, Scheduler, Segment,
 };
+use nvmed_nvme::Status;
 use nvmed_stamps::{Op, Probe, Reader, Stamped, Stamps, Timescale};
 use nvmed_sys::{Mapping, Pages, TickClock};
 use nvmed_units::Lba;
@@ -50,7 +51,8 @@ impl Bench {
 
     fn stamped(&mut self) -> [Vec<Stamped>; 3] {
         let mut seen = [const { Vec::new() }; 3];
-        let drained = self.reader.drain(&mut |probe, _, request| seen[probe as usize].push(*request));
+        let drained =
+            self.reader.drain(usize::MAX, &mut |probe, _, request| seen[probe as usize].push(*request));
         assert_eq!((drained.malformed, self.reader.lost()), (0, 0));
         seen
     }
@@ -205,6 +207,41 @@ fn a_drives_commands_and_delayed_ones_last_as_long_as_they_say() {
             let ns = scale.ns(one.finish) - scale.ns(one.arrival);
             assert!(ns >= delay_ns - delay_ns / 10, "{ns} ns: {one:?}");
         }
+    }
+}
+
+/// What a device did not do is not what it took its time for.
+#[test]
+fn a_request_that_fails_is_marked_at_each_probe() {
+    for shape in [Clock::Inline, Clock::Threaded] {
+        let config = ControllerConfig { clock: shape, ..ControllerConfig::default() };
+        let plan = config.faults.clone();
+        let mut bench = Bench::new(config);
+        let handle = bench.device.handle(Binding::Queue(0));
+        let page = [bench.pages(1)];
+        plan.add(FaultRule {
+            nth: 2,
+            times: Some(1),
+            ..FaultRule::new(FaultAction::Fail(Status::UNRECOVERED_READ))
+        });
+        let results: Vec<bool> =
+            (0..3).map(|number| handle.read(Lba(number * LBAS), &page).is_err()).collect();
+        assert_eq!(results.iter().filter(|failed| **failed).count(), 1, "{shape:?}");
+        let seen = bench.stamped().map(|all| all.iter().map(|one| one.has_failed).collect::<Vec<_>>());
+        assert_eq!(seen, [(); 3].map(|()| results.clone()), "{shape:?}");
+        plan.add(FaultRule { times: Some(1), ..FaultRule::new(FaultAction::Fail(Status::UNRECOVERED_READ)) });
+        let request = Request {
+            operation: Operation::Read,
+            lba: Lba(0),
+            blocks: LBAS as u32,
+            data: &page,
+            tag: 0,
+            stream: 0,
+        };
+        let ticket = handle.submit(&request).unwrap();
+        assert!(handle.wait(ticket).is_err());
+        let seen = bench.stamped().map(|all| all.iter().map(|one| one.has_failed).collect::<Vec<_>>());
+        assert_eq!(seen, [[true]; 3], "{shape:?}");
     }
 }
 
