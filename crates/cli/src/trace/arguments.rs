@@ -404,22 +404,26 @@ pub struct Replay {
 }
 
 /// What says nothing of calls on files.
-const DEVICE_OPTIONS: [&str; 20] = [
+const DEVICE_OPTIONS: [&str; 24] = [
     "open",
     "closed",
     "dependent",
     "speed",
+    "depth",
     "remap",
     "offset",
     "verify",
+    "seed",
     "fill",
     "destroy_data",
     "late_bound",
     "realtime",
     "state",
     "output",
+    "to_format",
     "json",
     "format",
+    "malformed",
     "of_devices",
     "of_processes",
     "of_ops",

@@ -35,8 +35,10 @@ impl Progress {
     }
 
     fn line(&self, done: u64, now: u64) -> String {
+        // A trace that grows while it is replayed has more than were counted; that is told when it has ended.
+        let done = done.min(self.all);
         let seconds = (now - self.begin_ns).max(1) as f64 / 1e9;
-        let rate = (done - self.before) as f64 / seconds;
+        let rate = done.saturating_sub(self.before) as f64 / seconds;
         let left =
             if rate > 0.0 { format!("{:.0} s left", (self.all - done) as f64 / rate) } else { String::new() };
         let filled = (u128::from(done) * u128::from(WIDTH) / u128::from(self.all.max(1))) as usize;
@@ -66,5 +68,7 @@ mod tests {
         );
         // Nothing is done in this leg yet: nobody knows how long the rest takes.
         assert!(!progress.line(100, 1).contains("left"));
+        let grown = progress.line(401, 2_000_000_000);
+        assert!(grown.starts_with("100.0 % [########################]  400 of 400 requests"), "{grown}");
     }
 }
