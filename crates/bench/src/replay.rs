@@ -5,7 +5,7 @@ use nvmed_dice::Dice;
 use nvmed_lab::machine::now_ns;
 use nvmed_lab::samples::Samples;
 use nvmed_lab::seat::Seat;
-use nvmed_replay::{Fed, Feed, Replay, ReplayOptions, Survey};
+use nvmed_replay::{Fed, Feed, Outcome, Replay, ReplayOptions, Survey};
 use nvmed_stack::{DeviceSpec, Open, open_engine};
 use nvmed_trace::{Op, Request};
 use std::sync::atomic::AtomicBool;
@@ -46,7 +46,7 @@ impl Feed for List<'_> {
         self.0.next().map_or(Fed::End, |request| Fed::Request(*request))
     }
 
-    fn done(&mut self, _: &Request) {}
+    fn done(&mut self, _: &Request, _: Outcome) {}
 
     fn pause(&mut self) {}
 }

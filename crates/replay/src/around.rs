@@ -28,24 +28,28 @@ impl Replay {
         Ok(())
     }
 
-    /// Reads all blocks whose content is known, and compares them.
-    pub(crate) fn read_back(&mut self, stop: &AtomicBool) -> Result<(), ReplayError> {
+    /// Reads all blocks whose content is known, and compares them; false if it was told to stop before the last one.
+    pub(crate) fn read_back(&mut self, stop: &AtomicBool) -> Result<bool, ReplayError> {
         let mut lba = 0;
-        while let Some(run) = self.payload.next_known(lba)
-            && !stop.load(Ordering::Relaxed)
-        {
+        while let Some(run) = self.payload.next_known(lba) {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
             let blocks = run.blocks.min(self.part_blocks[Op::Read as usize]);
             let run = Run { blocks, ..run };
             self.at_once(Op::Read, run, "reading back what was written")?;
             self.payload.was_read(0, run, blocks as usize * self.lba_bytes as usize)?;
             lba = run.lba + run.blocks;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// One command, while no other is under way.
     fn at_once(&mut self, op: Op, run: Run, doing: &'static str) -> Result<(), ReplayError> {
-        self.submit(0, 0, run, &Request::new(op, 0, 1, 0))?;
+        // Without a command there is no completion to wait for.
+        if self.submit(0, 0, run, &Request::new(op, 0, 1, 0))? != Some(true) {
+            return Err(ReplayError::NoRoom { doing });
+        }
         self.pair.ring();
         let mut looks = 0;
         loop {

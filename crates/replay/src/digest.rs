@@ -40,6 +40,12 @@ impl Digest {
         self.number(request.arrival_ns);
     }
 
+    /// Takes a time that may be absent.
+    pub(crate) fn time(&mut self, ns: Option<u64>) {
+        self.number(u64::from(ns.is_some()));
+        self.number(ns.unwrap_or(0));
+    }
+
     /// The digest of all of it.
     #[must_use]
     pub fn value(self) -> u64 {

@@ -68,6 +68,12 @@ pub enum ReplayError {
         /// Its answer.
         error: DeviceError,
     },
+    /// The device's queue is full, and nothing of this replay is in it.
+    #[error("{doing}: the target's queue takes no command, though none is under way; open it anew")]
+    NoRoom {
+        /// What was to be done.
+        doing: &'static str,
+    },
     /// A block is not what this replay has written there.
     #[error("the block at byte {offset} is not what was written there as version {version}: {found}")]
     Differs {

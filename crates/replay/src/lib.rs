@@ -10,6 +10,7 @@
 mod around;
 mod digest;
 mod error;
+mod feed;
 mod input;
 mod known;
 mod pacing;
@@ -28,10 +29,11 @@ mod trial;
 mod waiting;
 
 pub use error::{Found, ReplayError};
+pub use feed::{Fed, Feed, Outcome};
 pub use input::{Input, InputError, Reading, is_stream};
 pub use pacing::Pacing;
 pub use placement::Remap;
-pub use replay::{Fed, Feed, Replay, ReplayOptions};
+pub use replay::{Replay, ReplayOptions};
 pub use replayed::Replayed;
 pub use simulation::{Simulated, Simulation};
 pub use state::{Identity, State};

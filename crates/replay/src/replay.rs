@@ -1,6 +1,7 @@
 //! A trace on a device: one thread, one queue pair.
 
 use crate::error::ReplayError;
+use crate::feed::{Fed, Feed, Outcome};
 use crate::pacing::{Due, Pacer, Pacing, Scale};
 use crate::payload::{Payload, Terms};
 use crate::placement::{Place, Placement, Remap, Run};
@@ -71,40 +72,31 @@ impl Default for ReplayOptions {
     }
 }
 
-/// What comes of asking for the next request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fed {
-    /// The next one.
-    Request(Request),
-    /// It is being read.
-    NotYet,
-    /// There is none.
-    End,
-}
-
-/// Where requests come from, and where those go that are done. It is asked between two looks at the device, so it
-/// neither reads nor writes files itself.
-pub trait Feed {
-    /// The next request, in the order of arrivals.
-    fn next(&mut self) -> Fed;
-    /// A request that is done, in the order in which they came, with the device's stamps in the replay's time; one
-    /// that failed has no finish.
-    fn done(&mut self, request: &Request);
-    /// Nothing happens for a while.
-    fn pause(&mut self);
-}
-
 /// A request that was given to the device, or is being given.
 #[derive(Debug)]
 struct Flight {
     request: Request,
     recorded: Request,
-    place: Place,
     /// Parts that are with the device.
     left: u32,
     is_sent: bool,
     error: Option<DeviceError>,
     is_done: bool,
+}
+
+impl Flight {
+    /// Whether it is done. What was lost is not: a later leg gives it to the device again.
+    fn is_over(&self) -> bool {
+        self.is_done && self.error.is_none_or(|error| error.fault.is_none())
+    }
+
+    fn outcome(&self) -> Outcome {
+        match (self.error, self.request.finish_ns) {
+            (Some(_), _) => Outcome::Failed,
+            (None, Some(_)) => Outcome::Completed,
+            (None, None) => Outcome::LeftOut,
+        }
+    }
 }
 
 /// A command under way.
@@ -149,6 +141,8 @@ pub struct Replay {
     made: u64,
     head: Option<(Request, Place)>,
     head_was_held: bool,
+    /// Slot and request of the command for which it waits.
+    obstacle: Option<(usize, u64)>,
     /// Runs of the last request that were not sent yet.
     unsent: VecDeque<Run>,
     flights: VecDeque<Flight>,
@@ -227,6 +221,7 @@ impl Replay {
             made: 0,
             head: None,
             head_was_held: false,
+            obstacle: None,
             unsent: VecDeque::new(),
             flights: VecDeque::new(),
             first: options.done,
@@ -236,7 +231,7 @@ impl Replay {
             stretch: Stretch::default(),
             active_ns: 0,
             checked_ns: 0,
-            result: Replayed::default(),
+            result: Replayed { depth: depth as u16, ..Replayed::default() },
         })
     }
 
@@ -256,7 +251,10 @@ impl Replay {
         self.result.lost += self.under_way;
         self.result.stopped = stop.load(Ordering::Relaxed);
         if ended.is_ok() && self.options.verify && !self.result.stopped {
-            ended = self.read_back(stop);
+            let read_back = self.read_back(stop);
+            self.result.is_read_back = matches!(read_back, Ok(true));
+            self.result.stopped = matches!(read_back, Ok(false));
+            ended = read_back.map(|_| ());
         }
         if let Some(checks) = &self.payload.checks {
             (self.result.checked_blocks, self.result.unchecked_blocks) = (checks.checked, checks.unchecked);
@@ -272,7 +270,10 @@ impl Replay {
                 (self.has_ended, self.head) = (true, None);
             }
             match self.issue(feed)? {
-                Awaited::End => return Ok(()),
+                Awaited::End => {
+                    self.retire(feed);
+                    return Ok(());
+                }
                 Awaited::Nothing => {}
                 awaited => self.wait(seen, awaited, feed),
             }
@@ -345,7 +346,7 @@ impl Replay {
             Due::At(due) => due,
             Due::Now => now as u64,
         };
-        if self.options.verify && self.must_wait(&request, &place) {
+        if self.options.verify && self.must_wait(request.op, &place) {
             self.result.held += u64::from(!std::mem::replace(&mut self.head_was_held, true));
             return Ok(Awaited::Completion);
         }
@@ -366,12 +367,20 @@ impl Replay {
         Ok(())
     }
 
-    /// Whether a request overlaps one that is under way, and either writes.
-    fn must_wait(&self, request: &Request, place: &Place) -> bool {
-        let reads = |op: Op| op == Op::Read;
-        let open = self.flights.iter().filter(|flight| !flight.is_done);
-        open.filter(|flight| !(reads(flight.request.op) && reads(request.op)))
-            .any(|flight| flight.place.overlaps(place))
+    /// Whether the next request overlaps a command that is under way, and either writes. All commands are looked at
+    /// once, and again when the one for which it waits is done: it is asked at each poll.
+    fn must_wait(&mut self, op: Op, place: &Place) -> bool {
+        let is_there = |(slot, number): (usize, u64)| {
+            self.parts[slot].as_ref().is_some_and(|part: &Part| part.number == number)
+        };
+        if self.obstacle.is_some_and(is_there) {
+            return true;
+        }
+        self.obstacle = self.parts.iter().enumerate().find_map(|(slot, part)| {
+            let part = part.filter(|part| !(part.op == Op::Read && op == Op::Read))?;
+            place.meets(part.run).then_some((slot, part.number))
+        });
+        self.obstacle.is_some()
     }
 
     fn take_off(&mut self, request: &Request, place: Place, due: u64) -> Result<(), ReplayError> {
@@ -387,7 +396,6 @@ impl Replay {
         self.flights.push_back(Flight {
             request: asked,
             recorded: *request,
-            place,
             left: 0,
             is_sent: false,
             error: None,
@@ -407,6 +415,10 @@ impl Replay {
             let most = self.part_blocks[asked.op as usize];
             let part = Run { lba: run.lba, blocks: run.blocks.min(most) };
             match self.submit(slot, number, part, &asked)? {
+                // Nothing that is under way could make room.
+                None if self.free.len() == self.parts.len() => {
+                    return Err(ReplayError::NoRoom { doing: "a request of the trace" });
+                }
                 None => return Ok(false),
                 Some(false) => {
                     self.leave_out(last);
@@ -492,10 +504,8 @@ impl Replay {
     /// Takes what the device has done.
     fn reap(&mut self, feed: &mut impl Feed) -> Result<(), ReplayError> {
         self.completions.clear();
-        if self.pair.poll(&mut self.completions) == 0 {
-            return Ok(());
-        }
-        let now = self.stamp();
+        let count = self.pair.poll(&mut self.completions);
+        let now = if count > 0 { self.stamp() } else { 0 };
         let mut ended = Ok(());
         for at in 0..self.completions.len() {
             let Completion { tag, result, .. } = self.completions[at];
@@ -505,15 +515,17 @@ impl Replay {
             let landed = self.land(slot, &part, result, now);
             ended = ended.and(landed);
         }
-        // What was lost is not done: a later leg gives it to the device again.
-        let is_over =
-            |flight: &Flight| flight.is_done && flight.error.is_none_or(|error| error.fault.is_none());
-        while self.flights.front().is_some_and(is_over) {
+        self.retire(feed);
+        ended
+    }
+
+    /// Passes on the first requests, as far as they are done. Those that were left out have no completion.
+    fn retire(&mut self, feed: &mut impl Feed) {
+        while self.flights.front().is_some_and(Flight::is_over) {
             let first = self.flights.pop_front();
-            first.into_iter().for_each(|flight| feed.done(&flight.request));
+            first.into_iter().for_each(|flight| feed.done(&flight.request, flight.outcome()));
             self.first += 1;
         }
-        ended
     }
 
     /// A command is done.

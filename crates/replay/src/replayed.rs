@@ -32,8 +32,12 @@ pub struct Replayed {
     pub checked_blocks: u64,
     /// Blocks that were read and not compared, since what they should hold is not known.
     pub unchecked_blocks: u64,
-    /// Whether it was told to stop before the end.
+    /// Commands under way at most: what was asked for, or the device's queue or the memory of marked data holds.
+    pub depth: u16,
+    /// Whether it was told to stop before the end, which is that of reading back where what was written is checked.
     pub stopped: bool,
+    /// Whether all that this leg wrote, and that is known, was read back at the end and is what was written.
+    pub is_read_back: bool,
     /// Requests that were given to the device.
     pub submitted: u64,
     /// The first deadline and the last one, of requests that were given to the device.
@@ -116,12 +120,5 @@ impl Replayed {
     #[must_use]
     pub fn got_per_s(&self) -> Option<f64> {
         rate(self.submitted, self.submitted_ns)
-    }
-
-    /// Whether requests were given to the device when they were due: the 99th percentile of their lateness is within
-    /// the bound. So is a closed loop, which has no deadlines.
-    #[must_use]
-    pub fn is_on_time(&self, bound_ns: u64) -> bool {
-        self.lateness.percentile_ns(99.0) <= bound_ns
     }
 }

@@ -1,14 +1,16 @@
 //! How far a replay has come, in a file: lines `key value`, and the CRC-32C of all before in the last one.
 
 use crate::error::ReplayError;
+use crate::feed::Outcome;
+use nvmed_trace::Request;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Longest file that is taken for a state.
 const BYTES_MAX: u64 = 64 << 10;
 /// The first line.
-const HEADER: &str = "nvmed replay 1";
+const HEADER: &str = "nvmed replay 2";
 /// Key of the last line.
 const CRC: &str = "crc32c";
 
@@ -34,6 +36,18 @@ pub struct State {
     pub legs: u32,
     /// When the last of them was done, in nanoseconds of the replay's time.
     pub elapsed_ns: u64,
+    /// Of those that are done, the ones to which the device said no.
+    pub failed: u64,
+    /// Of those, the ones that the device does not offer.
+    pub left_out: u64,
+    /// Of those, the ones that had a deadline.
+    pub timed: u64,
+    /// Of these, the ones that were given to the device later than the bound permits.
+    pub late: u64,
+    /// Requests in the file of results; a format may not be able to say all that are done.
+    pub rows: u64,
+    /// Whether the user has said that what the device holds may be lost.
+    pub may_destroy: bool,
 }
 
 /// A value on one line.
@@ -42,6 +56,27 @@ fn plain(text: &str) -> String {
 }
 
 impl State {
+    /// Takes a request that is done. With a bound, in nanoseconds, it had a deadline: its arrival.
+    pub fn push(&mut self, request: &Request, outcome: Outcome, late_bound_ns: Option<u64>) {
+        self.done += 1;
+        let end = request.finish_ns.or(request.start_ns).unwrap_or(0);
+        self.elapsed_ns = self.elapsed_ns.max(end);
+        self.failed += u64::from(outcome == Outcome::Failed);
+        self.left_out += u64::from(outcome == Outcome::LeftOut);
+        if let Some(bound_ns) = late_bound_ns.filter(|_| outcome != Outcome::LeftOut) {
+            let start_ns = request.start_ns.unwrap_or(request.arrival_ns);
+            self.timed += 1;
+            self.late += u64::from(start_ns.saturating_sub(request.arrival_ns) > bound_ns);
+        }
+    }
+
+    /// Whether 99 % of the requests of all legs were given to the device within the bound. A closed loop has no
+    /// deadlines, and is on time.
+    #[must_use]
+    pub fn is_on_time(&self) -> bool {
+        u128::from(self.late) * 100 <= u128::from(self.timed)
+    }
+
     /// The state of a replay in a file; none without a file.
     ///
     /// # Errors
@@ -84,7 +119,29 @@ impl State {
         }
         let number = |key| value(key)?.parse::<u64>().map_err(|_| bad("a number is none"));
         let legs = u32::try_from(number("legs")?).map_err(|_| bad("a number is none"))?;
-        Ok(Some(Self { done: number("done")?, legs, elapsed_ns: number("elapsed_ns")? }))
+        let may_destroy = match number("may_destroy")? {
+            flag @ 0..=1 => flag == 1,
+            _ => return Err(bad("a number is none")),
+        };
+        Ok(Some(Self {
+            done: number("done")?,
+            legs,
+            elapsed_ns: number("elapsed_ns")?,
+            failed: number("failed")?,
+            left_out: number("left_out")?,
+            timed: number("timed")?,
+            late: number("late")?,
+            rows: number("rows")?,
+            may_destroy,
+        }))
+    }
+
+    /// Where a state is written that becomes the file at `path` when it is whole.
+    #[must_use]
+    pub fn part(path: &Path) -> PathBuf {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".new");
+        name.into()
     }
 
     /// Puts it into a file, which holds this state or the one before, whatever happens meanwhile.
@@ -92,28 +149,27 @@ impl State {
     /// # Errors
     /// The host does not let us write it.
     pub fn save(&self, path: &Path, identity: &Identity) -> Result<(), ReplayError> {
+        let Self { done, legs, elapsed_ns, failed, left_out, timed, late, rows, may_destroy } = *self;
         let body = format!(
-            "{HEADER}\ntrace {:016x}\ntarget {}\noptions {}\nseed {}\ndone {}\nlegs {}\nelapsed_ns {}",
+            "{HEADER}\ntrace {:016x}\ntarget {}\noptions {}\nseed {}\ndone {done}\nlegs {legs}\nelapsed_ns \
+             {elapsed_ns}\nfailed {failed}\nleft_out {left_out}\ntimed {timed}\nlate {late}\nrows {rows}\n\
+             may_destroy {}",
             identity.trace,
             plain(&identity.target),
             plain(&identity.options),
             identity.seed,
-            self.done,
-            self.legs,
-            self.elapsed_ns
+            u8::from(may_destroy)
         );
         let text = format!("{body}\n{CRC} {:08x}\n", crc32c::crc32c(body.as_bytes()));
-        let mut name = path.as_os_str().to_owned();
-        name.push(".new");
-        let part = Path::new(&name);
+        let part = Self::part(path);
         let write = || -> io::Result<()> {
-            let mut file = File::create(part)?;
+            let mut file = File::create(&part)?;
             file.write_all(text.as_bytes())?;
             file.sync_data()?;
-            std::fs::rename(part, path)
+            std::fs::rename(&part, path)
         };
         write().map_err(|error| {
-            let _ = std::fs::remove_file(part);
+            let _ = std::fs::remove_file(&part);
             ReplayError::State { path: path.to_owned(), error }
         })
     }

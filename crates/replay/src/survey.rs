@@ -1,7 +1,7 @@
 //! What a trace asks for, before anything of it is done.
 
+use crate::digest::Digest;
 use crate::times::Times;
-use nvmed_dice::mix;
 use nvmed_trace::{Op, Request};
 
 /// What was seen of a trace in one pass: whether a device can take it, and how fast it comes.
@@ -28,7 +28,7 @@ pub struct Survey {
     /// Requests without a finish.
     pub unfinished: u64,
     gaps: Times,
-    digest: u64,
+    digest: Digest,
 }
 
 impl Survey {
@@ -55,8 +55,10 @@ impl Survey {
         if request.op != Op::Flush {
             self.end_bytes = self.end_bytes.max(request.end());
         }
-        let what = [request.op as u64, request.offset, request.bytes, request.arrival_ns];
-        self.digest = what.iter().fold(self.digest, |digest, word| mix(digest ^ mix(*word)).wrapping_add(1));
+        self.digest.request(request);
+        // Think times follow from the finish, and the recorded times that are told from both.
+        self.digest.time(request.start_ns);
+        self.digest.time(request.finish_ns);
     }
 
     /// Whether something is written or discarded.
@@ -71,17 +73,17 @@ impl Survey {
         self.gaps.percentile_ns(50.0)
     }
 
-    /// A number that another trace has as good as never: of what each request does, where, and when it arrives.
+    /// A number that another trace has as good as never: of what each request does, where and how, and its times.
     #[must_use]
     pub fn digest(&self) -> u64 {
-        self.digest
+        self.digest.value()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Survey;
-    use nvmed_trace::{Op, Request};
+    use nvmed_trace::{Flags, Op, Request};
 
     #[test]
     fn a_survey_says_what_is_asked_for() {
@@ -104,5 +106,14 @@ mod tests {
         let mut other = requests;
         other.swap(0, 1);
         assert_ne!(of(&other).digest(), found.digest(), "another order");
+        for (what, other) in [
+            ("FUA", Request { flags: Flags::FUA, ..requests[1] }),
+            ("another start", Request { start_ns: Some(1500), ..requests[1] }),
+            ("another finish", Request { finish_ns: Some(1501), ..requests[1] }),
+            ("no finish", Request { finish_ns: None, ..requests[1] }),
+        ] {
+            let other = [requests[0], other, requests[2], requests[3]];
+            assert_ne!(of(&other).digest(), found.digest(), "{what}");
+        }
     }
 }

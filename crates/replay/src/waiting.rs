@@ -1,6 +1,7 @@
 //! How a replay lets time pass.
 
-use crate::replay::{Awaited, Feed, Replay};
+use crate::feed::Feed;
+use crate::replay::{Awaited, Replay};
 use nvmed_engine::Waited;
 
 /// Completions are polled for so long after the last submission or completion: a sleep ends 50 us late.

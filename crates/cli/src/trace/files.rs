@@ -5,6 +5,7 @@ use crate::failure::{Failure, Status};
 use nvmed_trace::{
     Counts, Format, MalformedLine, Options, OutputFile, Source, TraceError, Unpaired, Written, shown,
 };
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// What is said of a trace that cannot be read or written.
@@ -26,6 +27,31 @@ pub(super) fn open(path: &Path, reading: &Reading) -> Result<Source, Failure> {
 /// Where a file is: `-` is standard input.
 pub(super) fn place(path: &Path) -> &Path {
     if path == Path::new("-") { Path::new("/dev/stdin") } else { path }
+}
+
+/// Refuses what can be read only once, before anything is opened.
+///
+/// # Errors
+/// It is a pipe, a socket or a terminal.
+pub(super) fn readable_again(path: &Path) -> Result<(), Failure> {
+    if !nvmed_replay::is_stream(place(path)) {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Failure::usage(format!("{path}: a trace is read more than once here, and a pipe cannot be; save it first")))
+}
+
+/// Whether two paths lead to one file, whatever it is called, or would if it were there.
+pub(super) fn are_same(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| place(path).metadata().map(|found| (found.dev(), found.ino()));
+    if let (Ok(one), Ok(other)) = (identity(one), identity(other)) {
+        return one == other;
+    }
+    let full = |path: &Path| {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(parent.canonicalize().ok()?.join(path.file_name()?))
+    };
+    full(one).is_some_and(|one| full(other) == Some(one))
 }
 
 /// Writes a text, which is there when it is whole.

@@ -18,7 +18,7 @@ use nvmed_io::{Device, DeviceOptions};
 use nvmed_replay::{Identity, Pacing, Remap, Replay as Replayer, ReplayError, ReplayOptions, State, Survey};
 use nvmed_stack::{DeviceSpec, DriveProfile, Medium, Open, StackError};
 use nvmed_trace::Catalogue;
-use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The command, in messages.
@@ -40,16 +40,17 @@ pub fn run(arguments: &Replay) -> Result<(), Failure> {
     let signals = stop::take(COMMAND)?;
     let surveyed = Surveyed::of(arguments)?;
     let engine = open(arguments, &spec, &name)?;
-    let identity = identity(arguments, &spec, &surveyed.survey, &*engine);
+    let identity = identity(arguments, &spec, &surveyed, &*engine);
     let state = arguments.state.as_ref().map(|path| State::load(path, &identity));
-    let state = state.transpose().map_err(|error| failure(&name, &error))?.flatten().unwrap_or_default();
+    let mut state = state.transpose().map_err(|error| failure(&name, &error))?.flatten().unwrap_or_default();
     if state.done >= surveyed.survey.requests {
-        let what = "the state says that all requests are done; remove it to begin anew";
+        let but = if arguments.verify { ", but not that all they wrote was read back" } else { "" };
+        let what = format!("the state says that all requests are done{but}; remove it to begin anew");
         return Err(Failure::new(Status::Failed, format!("{COMMAND}: {what}")));
     }
-    if state.done == 0 {
-        protect(arguments, &spec, &surveyed.survey, (&engine, &name))?;
-    }
+    // Between two legs a device may have been given something else to hold.
+    state.may_destroy |= arguments.destroy_data;
+    protect((arguments, state.may_destroy), &spec, &surveyed.survey, (&engine, &name))?;
     let options = options(arguments, &state);
     let mut replayer =
         Replayer::new(&engine, &surveyed.survey, options).map_err(|error| failure(&name, &error))?;
@@ -57,9 +58,10 @@ pub fn run(arguments: &Replay) -> Result<(), Failure> {
     if state.done == 0 && (arguments.fill || is_filled(&spec) && surveyed.survey.reads > 0) {
         replayer.fill(&STOP).map_err(|error| failure(&name, &error))?;
     }
-    let leg = Leg { arguments, surveyed: &surveyed, identity: &identity, state };
+    let bound_ns = result::bound_ns(arguments, &surveyed);
+    let leg = Leg { arguments, surveyed: &surveyed, identity: &identity, state, bound_ns };
     let ended = leg.run(replayer)?;
-    result::tell(arguments, &surveyed, (&spec, &name), state.done, &ended)
+    result::tell(arguments, &surveyed, (&spec, &name), &state, &ended)
 }
 
 /// A trace that was read once.
@@ -92,20 +94,44 @@ impl Surveyed {
 /// What cannot work, before anything is opened.
 fn check(arguments: &Replay, spec: &DeviceSpec) -> Result<(), Failure> {
     let usage = |what: &str| Err(Failure::usage(format!("{COMMAND}: {what}")));
-    if arguments.trace.metadata().is_ok_and(|file| file.file_type().is_fifo()) {
-        return usage("the trace is read twice, which a pipe does not allow; write it into a file");
-    }
+    super::files::readable_again(&arguments.trace)?;
     if arguments.state.is_some() && !spec.is_lasting() {
         return usage("what is in this device ends with the command, so that --state could not go on there");
     }
     if arguments.realtime && nvmed_lab::machine::cores() < 2 {
         return usage("--realtime would keep the only processor from everything else");
     }
-    let same = |path: &std::path::PathBuf| {
-        path.canonicalize().is_ok_and(|path| arguments.trace.canonicalize().is_ok_and(|trace| trace == path))
+    keep_apart(arguments, spec)
+}
+
+/// What is written becomes a file by a rename, so none of it may be what is read, or the device, or what else is
+/// written.
+fn keep_apart(arguments: &Replay, spec: &DeviceSpec) -> Result<(), Failure> {
+    let (output, state) = (arguments.output.as_deref(), arguments.state.as_deref());
+    let part = state.map(State::part);
+    let device = match spec {
+        DeviceSpec::VfioUser(spec) => Some(spec.socket.as_str()),
+        DeviceSpec::UringCmd(spec) => Some(spec.path.as_str()),
+        other => other.file(),
     };
-    if [&arguments.output, &arguments.state].into_iter().flatten().any(same) {
-        return usage("the trace would be overwritten; name another file");
+    let kept = [
+        (device.map(Path::new), "the device"),
+        (Some(&*arguments.trace), "the trace"),
+        (output, "the file of results"),
+    ];
+    let written = [(output, "-o"), (state, "--state"), (part.as_deref(), "--state")];
+    for (path, option) in written {
+        let Some(path) = path else { continue };
+        let is_it = |(kept, _): &&(Option<&Path>, &str)| {
+            kept.is_some_and(|kept| super::files::are_same(path, kept))
+                && !(option == "-o" && *kept == output)
+        };
+        if let Some((_, what)) = kept.iter().find(is_it) {
+            let path = path.display();
+            return Err(Failure::usage(format!(
+                "{COMMAND}: {option} would write {path} over {what}; name another file"
+            )));
+        }
     }
     Ok(())
 }
@@ -127,21 +153,26 @@ fn open(arguments: &Replay, spec: &DeviceSpec, name: &str) -> Result<Arc<dyn Eng
 
 /// A device that holds something is not written by a slip; one that takes no writes is not asked to.
 fn protect(
-    arguments: &Replay,
+    (arguments, may_destroy): (&Replay, bool),
     spec: &DeviceSpec,
     survey: &Survey,
     (engine, name): (&Arc<dyn Engine>, &str),
 ) -> Result<(), Failure> {
-    if !survey.changes_data() && !arguments.fill || !spec.is_lasting() {
+    if !is_written(arguments, survey) || !spec.is_lasting() {
         return Ok(());
     }
     let look = DeviceOptions { queues: 1, depth: 1 };
     let device = Device::open(Arc::clone(engine), look).map_err(|error| failure(name, &error.into()))?;
     refuse_read_only(COMMAND, name, &device)?;
-    match held(&device, name)?.filter(|_| !arguments.destroy_data) {
+    match held(&device, name)?.filter(|_| !may_destroy) {
         Some(what) => Err(refuse(COMMAND, name, what, "--destroy-data")),
         None => Ok(()),
     }
+}
+
+/// Whether something of the device is lost by the replay.
+fn is_written(arguments: &Replay, survey: &Survey) -> bool {
+    survey.changes_data() || arguments.fill
 }
 
 /// Memory of this process that nothing was written into yet is not there: the first touch of it is slow. A drive with a
@@ -178,19 +209,22 @@ fn pacing(arguments: &Replay) -> Pacing {
     }
 }
 
-/// What a state must agree with: everything that decides which bytes are written where, and when.
-fn identity(arguments: &Replay, spec: &DeviceSpec, survey: &Survey, engine: &dyn Engine) -> Identity {
+/// What a state must agree with: everything that decides which bytes are written where, and when, and what is late.
+fn identity(arguments: &Replay, spec: &DeviceSpec, surveyed: &Surveyed, engine: &dyn Engine) -> Identity {
     let geometry = engine.geometry();
     let Replay { remap, offset, verify, fill, .. } = arguments;
     let speed = arguments.speed.unwrap_or(1.0);
     Identity {
-        trace: survey.digest(),
+        trace: surveyed.survey.digest(),
         target: format!("{spec}, serial number {}, {} bytes", geometry.serial, geometry.bytes()),
         options: format!(
-            "{:?} speed {speed} remap {remap} offset {offset} {:?} verify {verify} fill {fill} output {:?}",
+            "{:?} speed {speed} remap {remap} offset {offset} {:?} verify {verify} fill {fill} output {:?} to {} \
+             late_bound_ns {}",
             pacing(arguments),
             arguments.reading.selection(),
-            arguments.output
+            arguments.output,
+            arguments.to_format.name(),
+            result::bound_ns(arguments, surveyed)
         ),
         seed: arguments.seed,
     }

@@ -5,7 +5,7 @@ use super::spare;
 use crate::failure::{Failure, Status};
 use crate::output::Output;
 use nvmed_flash::Profile;
-use nvmed_replay::{Simulated, Simulation, is_stream};
+use nvmed_replay::{Simulated, Simulation};
 use nvmed_report::Traced;
 use nvmed_stack::DriveProfile;
 use nvmed_trace::{Analysis, Catalogue, Cell, Request, Row, Sink, Summary, Timeline, TraceError};
@@ -87,11 +87,7 @@ fn drive(name: &str, size: Option<u64>) -> Result<(Option<f64>, Profile), Failur
 
 /// Reads the trace once, and says what of it is not used, and that its devices become one.
 fn survey(arguments: &Simulate) -> Result<Surveyed, Failure> {
-    if is_stream(super::files::place(&arguments.file)) {
-        let file = arguments.file.display();
-        let what = "a trace is read more than once here, and a pipe cannot be; save it first";
-        return Err(Failure::usage(format!("{file}: {what}")));
-    }
+    super::files::readable_again(&arguments.file)?;
     let mut source = super::files::open(&arguments.file, &arguments.reading)?;
     let mut devices = HashSet::new();
     while let Some(request) = source.next().map_err(super::files::failure)? {

@@ -64,7 +64,8 @@ fn what_comes_late_is_no_replay() {
     assert!(ran.err.contains("too late, so that this is no replay: take a lower --speed"), "{}", ran.err);
     let said = ran.out.lines().last().unwrap();
     assert!(
-        said.starts_with("not a replay: one request in a hundred was given to the device "),
+        said.starts_with("not a replay: ")
+            && said.contains(" of 1000 requests were given to the device more than "),
         "{}",
         ran.out
     );
@@ -105,7 +106,22 @@ fn what_cannot_be_replayed_is_a_line_and_touches_nothing() {
     fails(&["far", DEVICE, "--device", "sdb", "--op", "read"], 1, "none of its 2 requests is selected");
     fails(&["far", DEVICE, "--device", "sdb", "--dependent"], 1, "1 of 1 requests have no finish");
     fails(&["a", DEVICE, "--state", "state"], 2, "what is in this device ends with the command");
-    fails(&["a", DEVICE, "-o", "a"], 2, "the trace would be overwritten");
+    fails(&["a", DEVICE, "-o", "a"], 2, "-o would write a over the trace");
+    std::fs::hard_link(scratch.path("disk"), scratch.path("link.new")).unwrap();
+    for (option, path) in [("-o", "disk"), ("-o", "link.new"), ("--state", "./disk"), ("--state", "link")] {
+        fails(&["a", device, "--destroy-data", option, path], 2, "over the device; name another file");
+    }
+    fails(&["a", device, "-o", "x", "--state", "./x"], 2, "--state would write ./x over the file of results");
+    let text = std::fs::File::open(scratch.path("a")).unwrap();
+    let mut cat = scratch.at_home("cat").stdin(text).stdout(Stdio::piped()).spawn().unwrap();
+    let mut command = scratch.nvmed(["trace", "replay", "-", device, "--destroy-data"]);
+    let ran = Ran::from(command.stdin(cat.stdout.take().unwrap()).output().unwrap());
+    cat.wait().unwrap();
+    assert!(ran.status == 2 && ran.err.contains("-: a trace is read twice here"), "{}", ran.err);
+    for option in [["--depth", "3"], ["--seed", "3"], ["--to", "csv"], ["--malformed", "3"]] {
+        let ran = scratch.run([&["trace", "replay", "--calls", "a", "."], &option[..]].concat());
+        assert!(ran.status == 2 && ran.err.contains("--calls"), "{option:?}: {}", ran.err);
+    }
     fails(&["a", "emmc"], 2, "emmc is a profile, no device: nvmed trace simulate a --profile emmc");
     fails(&["none", DEVICE], 1, "none: No such file or directory");
     fails(&["a", "none"], 4, "none");
@@ -184,7 +200,8 @@ fn a_replay_that_was_stopped_goes_on() {
     let ran = Ran::from(child.wait_with_output().unwrap());
     assert_eq!(ran.status, 1, "{}", ran.err);
     assert!(
-        ran.err.contains("stopped after 20 of 30 requests; the same command goes on there"),
+        ran.err
+            .contains("stopped after 20 of 30 requests; the same command with --destroy-data goes on there"),
         "{}",
         ran.err
     );
@@ -197,7 +214,15 @@ fn a_replay_that_was_stopped_goes_on() {
         }
         scratch.fails([&["trace", "replay"], &other[..]].concat(), 1, &format!("a replay with {what}"));
     }
-    let ran = scratch.run([&["trace", "replay"], &arguments[..]].concat());
+    let again = [&["trace", "replay"], &arguments[..]].concat();
+    scratch.fails(&again, 4, "--destroy-data");
+    let again = [&again[..], &["--destroy-data"]].concat();
+    let results = std::fs::read(scratch.path("b")).unwrap();
+    scratch.ok(["trace", "convert", "b", "fewer", "--until", "10us"]);
+    std::fs::rename(scratch.path("fewer"), scratch.path("b")).unwrap();
+    scratch.fails(&again, 1, "b: the state says that it has the results of 20 requests, and it has 10");
+    scratch.file("b", results);
+    let ran = scratch.run(&again);
     assert_eq!(ran.status, 0, "{}", ran.err);
     assert!(ran.out.contains("30 in all, 20 before: 10 completed, 0 failed, 0 lost\n"), "{}", ran.out);
     let last = std::fs::read(scratch.path("disk")).unwrap();

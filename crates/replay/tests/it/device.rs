@@ -4,7 +4,7 @@ use nvmed_engine::Engine;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_flash::{FixedProfile, Kind, Profile};
 use nvmed_nvme::Status;
-use nvmed_replay::{Fed, Feed, Replay, ReplayError, ReplayOptions, Replayed, Survey};
+use nvmed_replay::{Fed, Feed, Outcome, Replay, ReplayError, ReplayOptions, Replayed, Survey};
 use nvmed_trace::{Op, Request};
 use nvmed_vdev::{Arrival, Backing, Clock, Controller, ControllerConfig, FaultPlan, InProcess, Media};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,12 +40,20 @@ pub enum Wrong {
 pub struct Medium {
     bytes: Mutex<Vec<u8>>,
     wrong: Mutex<(Wrong, u32)>,
+    /// Tells a replay to stop.
+    stop: AtomicBool,
+    stops_at_read: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
 struct Shared(Arc<Medium>);
 
 impl Medium {
+    /// The replay is told to stop when the medium is read.
+    pub fn stop_at_first_read(&self) {
+        self.stops_at_read.store(true, Ordering::Relaxed);
+    }
+
     /// What it holds.
     pub fn bytes(&self) -> Vec<u8> {
         self.bytes.lock().unwrap().clone()
@@ -58,6 +66,7 @@ impl Backing for Shared {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Status> {
+        self.0.stop.fetch_or(self.0.stops_at_read.load(Ordering::Relaxed), Ordering::Relaxed);
         into.copy_from_slice(&self.0.bytes.lock().unwrap()[offset as usize..][..into.len()]);
         Ok(())
     }
@@ -115,8 +124,12 @@ impl Device {
             faults: FaultPlan::parse(faults).unwrap(),
             ..ControllerConfig::default()
         };
-        let medium =
-            Arc::new(Medium { bytes: Mutex::new(vec![0; BYTES as usize]), wrong: Mutex::new((wrong, 0)) });
+        let medium = Arc::new(Medium {
+            bytes: Mutex::new(vec![0; BYTES as usize]),
+            wrong: Mutex::new((wrong, 0)),
+            stop: AtomicBool::new(false),
+            stops_at_read: AtomicBool::new(false),
+        });
         let media = Media::backed(Box::new(Shared(Arc::clone(&medium)))).unwrap();
         let controller = Controller::new(config, media);
         let arrivals = Arc::new(Mutex::new(Vec::new()));
@@ -168,12 +181,13 @@ impl Device {
         options: ReplayOptions,
         stop_after: usize,
     ) -> (Vec<Request>, Replayed, Option<ReplayError>) {
-        let stop = AtomicBool::new(false);
+        let stop = &self.medium.stop;
+        stop.store(false, Ordering::Relaxed);
         let mut list =
-            List { left: trace[options.done as usize..].iter(), done: Vec::new(), stop: &stop, stop_after };
+            List { left: trace[options.done as usize..].iter(), done: Vec::new(), stop, stop_after };
         match Replay::new(&self.engine, &survey(trace), options) {
             Ok(replay) => {
-                let (replayed, ended) = replay.run(&mut list, &stop);
+                let (replayed, ended) = replay.run(&mut list, stop);
                 (list.done, replayed, ended.err())
             }
             Err(error) => (Vec::new(), Replayed::default(), Some(error)),
@@ -201,7 +215,7 @@ impl Feed for List<'_> {
         self.left.next().map_or(Fed::End, |next| Fed::Request(*next))
     }
 
-    fn done(&mut self, request: &Request) {
+    fn done(&mut self, request: &Request, _: Outcome) {
         self.done.push(*request);
         if self.done.len() >= self.stop_after {
             self.stop.store(true, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! A replay that was stopped goes on where it was.
 
 use crate::device::{Device, Done, survey};
-use nvmed_replay::{Identity, Pacing, ReplayError, ReplayOptions, State};
+use nvmed_replay::{Identity, Outcome, Pacing, ReplayError, ReplayOptions, State};
 use nvmed_trace::{Op, Request};
 use std::path::PathBuf;
 
@@ -72,7 +72,17 @@ fn identity() -> Identity {
 fn a_state_comes_back_and_belongs_to_one_replay() {
     let file = Scratch::new("state");
     assert_eq!(State::load(&file.0, &identity()).unwrap(), None);
-    let state = State { done: 12, legs: 3, elapsed_ns: u64::MAX };
+    let state = State {
+        done: 12,
+        legs: 3,
+        elapsed_ns: u64::MAX,
+        failed: 4,
+        left_out: 5,
+        timed: 6,
+        late: 7,
+        rows: 8,
+        may_destroy: true,
+    };
     State::default().save(&file.0, &identity()).unwrap();
     state.save(&file.0, &identity()).unwrap();
     assert_eq!(State::load(&file.0, &identity()).unwrap(), Some(state));
@@ -91,9 +101,30 @@ fn a_state_comes_back_and_belongs_to_one_replay() {
 }
 
 #[test]
+fn what_an_earlier_leg_did_counts_at_the_end() {
+    let asked =
+        |late_ns: u64| Request { start_ns: Some(100 + late_ns), ..Request::new(Op::Write, 0, 512, 100) };
+    let done = |late_ns: u64| Request { finish_ns: Some(9000), ..asked(late_ns) };
+    let mut state = State::default();
+    state.push(&done(11), Outcome::Completed, Some(10));
+    assert!(!state.is_on_time(), "its only request was late");
+    (0..98).for_each(|_| state.push(&done(10), Outcome::Completed, Some(10)));
+    assert!(!state.is_on_time(), "one of 99");
+    // What was never given to the device was given to it neither late nor in time.
+    state.push(&asked(0), Outcome::LeftOut, Some(10));
+    assert!(!state.is_on_time());
+    state.push(&asked(0), Outcome::Failed, Some(10));
+    assert!(state.is_on_time(), "one of 100");
+    assert_eq!((state.done, state.failed, state.left_out, state.timed, state.late), (101, 1, 1, 100, 1));
+    assert_eq!(state.elapsed_ns, 9000);
+    state.push(&done(1 << 40), Outcome::Completed, None);
+    assert_eq!((state.done, state.timed, state.late), (102, 100, 1), "a closed loop has no deadlines");
+}
+
+#[test]
 fn fuzz_a_damaged_state_is_refused() {
     let file = Scratch::new("damaged");
-    let state = State { done: 12, legs: 3, elapsed_ns: 99 };
+    let state = State { done: 12, legs: 3, elapsed_ns: 99, ..State::default() };
     state.save(&file.0, &identity()).unwrap();
     let good = std::fs::read(&file.0).unwrap();
     for at in 0..good.len() - 1 {

@@ -64,6 +64,29 @@ fn a_difference_ends_the_replay_and_is_named() {
 }
 
 #[test]
+fn what_was_not_read_back_is_not_verified() {
+    let trace: Vec<_> = (0..3).map(|at| Request::new(Op::Write, at * 4096, 4096, at * 1_000_000)).collect();
+    let (_, replayed, error) = Device::good().replay(&trace, VERIFY);
+    assert!(error.is_none() && replayed.is_read_back && !replayed.stopped, "{error:?}");
+    assert_eq!(replayed.checked_blocks, 24);
+    // Told to stop when the last request is done: nothing was read back.
+    let (done, replayed, error) = Device::good().replay_until(&trace, VERIFY, 3);
+    assert!(error.is_none() && !replayed.is_read_back && replayed.stopped, "{error:?}");
+    assert_eq!((done.len(), replayed.checked_blocks), (3, 0));
+    // Told to stop when the first block is being read back, which is that of another part than the last one.
+    let device = Device::good();
+    device.medium.stop_at_first_read();
+    let (done, replayed, error) = device.replay(&trace_apart(), VERIFY);
+    assert!(error.is_none() && !replayed.is_read_back && replayed.stopped, "{error:?}");
+    assert_eq!((done.len(), replayed.checked_blocks), (2, 8));
+}
+
+/// Two writes that are not read back together.
+fn trace_apart() -> Vec<Request> {
+    vec![Request::new(Op::Write, 0, 4096, 0), Request::new(Op::Write, 8 << 20, 4096, 1_000_000)]
+}
+
+#[test]
 fn what_was_not_written_is_not_judged() {
     let trace = [
         Request::new(Op::Read, 0, 4096, 0),

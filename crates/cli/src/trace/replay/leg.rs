@@ -7,7 +7,7 @@ use crate::stop::STOP;
 use crate::trace::arguments::Replay;
 use nvmed_lab::machine::now_ns;
 use nvmed_lab::seat::Seat;
-use nvmed_replay::{Fed, Feed, Identity, Replay as Replayer, ReplayError, Replayed, State, Survey};
+use nvmed_replay::{Fed, Feed, Identity, Outcome, Replay as Replayer, ReplayError, Replayed, State, Survey};
 use nvmed_trace::{Options, Request, Sink, Source, TraceError};
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -29,9 +29,12 @@ const STATE_NS: u64 = 5_000_000_000;
 pub(super) struct Ended {
     pub replayed: Replayed,
     pub error: Option<ReplayError>,
-    /// Requests that are done, those of earlier legs among them.
-    pub done: u64,
+    /// What all legs came to.
+    pub state: State,
 }
+
+/// A request that is done.
+type Done = (Request, Outcome);
 
 /// One leg of a replay.
 pub(super) struct Leg<'a> {
@@ -40,14 +43,16 @@ pub(super) struct Leg<'a> {
     pub identity: &'a Identity,
     /// Where it begins.
     pub state: State,
+    /// How late a request may be, nanoseconds.
+    pub bound_ns: u64,
 }
 
 /// The replaying thread's ends of the channels.
 struct Link {
     requests: Receiver<Vec<Request>>,
     batch: std::vec::IntoIter<Request>,
-    done: SyncSender<Vec<Request>>,
-    pending: Vec<Request>,
+    done: SyncSender<Vec<Done>>,
+    pending: Vec<Done>,
 }
 
 impl Link {
@@ -73,8 +78,8 @@ impl Feed for Link {
         }
     }
 
-    fn done(&mut self, request: &Request) {
-        self.pending.push(*request);
+    fn done(&mut self, request: &Request, outcome: Outcome) {
+        self.pending.push((*request, outcome));
         if self.pending.len() == BATCH {
             self.flush();
         }
@@ -122,8 +127,9 @@ impl Leg<'_> {
             let what = "the trace was changed while it was replayed, so that this is no replay of it";
             return Err(Failure::new(Status::Failed, format!("{COMMAND}: {path}: {what}")));
         }
-        let done = keeper.finish(ended.is_ok())?;
-        Ok(Ended { replayed, error: ended.err(), done })
+        let is_checked = !self.arguments.verify || replayed.is_read_back;
+        let state = keeper.finish(ended.is_ok(), is_checked)?;
+        Ok(Ended { replayed, error: ended.err(), state })
     }
 
     /// Reads the trace, and passes on what is chosen and not done. `is_ahead` goes when the channel is full, or all was
@@ -167,6 +173,8 @@ struct Keeper<'a> {
     leg: &'a Leg<'a>,
     sink: Option<Sink>,
     state: State,
+    /// Requests that were given to the sink, those of earlier legs among them, as far as their rows are there.
+    given: u64,
     saved_ns: u64,
     progress: Progress,
     failed: Option<Failure>,
@@ -180,6 +188,7 @@ impl<'a> Keeper<'a> {
             leg,
             sink: sink.map_err(crate::trace::files::failure)?,
             state: State { legs: leg.state.legs + 1, ..leg.state },
+            given: 0,
             saved_ns: now_ns(),
             progress: Progress::new(leg.surveyed.survey.requests, leg.state.done),
             failed: None,
@@ -200,23 +209,32 @@ impl<'a> Keeper<'a> {
         };
         let mut source = Source::open(path, &options).map_err(failed)?;
         let mut names = self.leg.surveyed.names.clone();
-        let mut left = self.leg.state.done;
-        while left > 0
-            && let Some(request) = source.next().map_err(failed)?
-        {
+        // A file with more rows is that of a command which was killed before it could say so in the state.
+        let rows = self.leg.state.rows;
+        while self.given < rows {
+            let Some(request) = source.next().map_err(failed)? else {
+                let (path, found) = (path.display(), self.given);
+                return Err(Failure::new(
+                    Status::Failed,
+                    format!(
+                        "{COMMAND}: {path}: the state says that it has the results of {rows} requests, and it has \
+                         {found}; put the right file there, or remove the state to begin anew"
+                    ),
+                ));
+            };
             let device = names.devices.number(source.names().devices.name(request.device));
             let process = names.processes.number(source.names().processes.name(request.process));
             let (device, process) = (device.unwrap_or(0), process.unwrap_or(0));
             let sink =
                 self.sink.as_mut().map(|sink| sink.write(&Request { device, process, ..request }, &names));
             sink.transpose().map_err(crate::trace::files::failure)?;
-            left -= 1;
+            self.given += 1;
         }
         Ok(())
     }
 
     /// Takes results until there are no more.
-    fn keep(&mut self, results: &Receiver<Vec<Request>>) {
+    fn keep(&mut self, results: &Receiver<Vec<Done>>) {
         loop {
             match results.recv_timeout(LOOK) {
                 Ok(batch) => self.take(&batch),
@@ -232,12 +250,12 @@ impl<'a> Keeper<'a> {
         self.progress.end();
     }
 
-    fn take(&mut self, batch: &[Request]) {
-        for request in batch {
-            self.state.done += 1;
-            let end = request.finish_ns.or(request.start_ns).unwrap_or(0);
-            self.state.elapsed_ns = self.state.elapsed_ns.max(end);
+    fn take(&mut self, batch: &[Done]) {
+        let has_deadlines = self.leg.arguments.closed.is_none();
+        for (request, outcome) in batch {
+            self.state.push(request, *outcome, has_deadlines.then_some(self.leg.bound_ns));
             let Some(sink) = &mut self.sink else { continue };
+            self.given += 1;
             if let Err(error) = sink.write(request, &self.leg.surveyed.names) {
                 // The file that is meant is as it was.
                 self.sink = None;
@@ -256,16 +274,21 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Results become a file, if they are whole, and the state says what they are; answers how many requests are done.
-    fn finish(mut self, is_whole: bool) -> Result<u64, Failure> {
+    /// Results become a file, if they are whole, and the state says what they are; answers it. Its file is there for as
+    /// long as a request is not done, or what was written is not read back.
+    fn finish(mut self, is_whole: bool, is_checked: bool) -> Result<State, Failure> {
         let has_output = self.leg.arguments.output.is_some();
         if let Some(failure) = self.failed {
             return Err(failure);
         }
         if let Some(sink) = self.sink.take().filter(|_| is_whole) {
-            sink.finish(&self.leg.surveyed.names).map_err(crate::trace::files::failure)?;
+            let written = sink.finish(&self.leg.surveyed.names).map_err(crate::trace::files::failure)?;
+            self.state.rows = self.given.saturating_sub(written.left_out);
+            if let Some(path) = &self.leg.arguments.output {
+                crate::trace::files::tell(path, self.leg.arguments.to_format, &written);
+            }
         }
-        let is_end = self.state.done == self.leg.surveyed.survey.requests;
+        let is_end = is_checked && self.state.done == self.leg.surveyed.survey.requests;
         match &self.leg.arguments.state {
             Some(path) if is_end && is_whole => {
                 // It is there if the replay was interrupted.
@@ -274,6 +297,6 @@ impl<'a> Keeper<'a> {
             Some(_) if is_whole || !has_output => self.save(),
             _ => {}
         }
-        self.failed.map_or(Ok(self.state.done), Err)
+        self.failed.map_or(Ok(self.state), Err)
     }
 }

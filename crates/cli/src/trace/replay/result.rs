@@ -1,13 +1,13 @@
 //! What a replay found, for people and as JSON; and whether it was one.
 
 use super::leg::Ended;
-use super::{COMMAND, Surveyed, failure, pacing};
+use super::{COMMAND, Surveyed, failure, is_written, pacing};
 use crate::failure::{Failure, Status};
 use crate::inspect::size;
 use crate::output::Output;
 use crate::trace::arguments::Replay;
 use nvmed_chart::{short, time};
-use nvmed_replay::{Pacing, Replayed, Times};
+use nvmed_replay::{Pacing, Replayed, State, Times};
 use nvmed_stack::DeviceSpec;
 use serde_json::{Value, json};
 
@@ -22,14 +22,13 @@ pub(super) fn tell(
     arguments: &Replay,
     surveyed: &Surveyed,
     (spec, name): (&DeviceSpec, &str),
-    before: u64,
+    before: &State,
     ended: &Ended,
 ) -> Result<(), Failure> {
+    let (replayed, state, all) = (&ended.replayed, &ended.state, surveyed.survey.requests);
     let bound_ns = bound_ns(arguments, surveyed);
-    let replayed = &ended.replayed;
     let device = spec.to_string();
-    let facts =
-        Facts { arguments, replayed, device: &device, before, all: surveyed.survey.requests, bound_ns };
+    let facts = Facts { arguments, replayed, device: &device, before, state, all, bound_ns };
     let mut out = Output::new();
     out.text(&if arguments.json { format!("{:#}\n", facts.json(ended)) } else { facts.text() })?;
     out.finish()?;
@@ -37,20 +36,29 @@ pub(super) fn tell(
     if let Some(error) = &ended.error {
         return Err(failure(name, error));
     }
-    if replayed.stopped && ended.done < surveyed.survey.requests {
+    if replayed.stopped && state.done != all {
+        let asked = is_written(arguments, &surveyed.survey) && !state.may_destroy;
+        let with = if asked { " with --destroy-data" } else { "" };
         let goes_on = match &arguments.state {
-            Some(path) => format!("; the same command goes on there, by {}", path.display()),
+            Some(path) => format!("; the same command{with} goes on there, by {}", path.display()),
             None => String::new(),
         };
-        return failed(format!(
-            "stopped after {} of {} requests{goes_on}",
-            ended.done, surveyed.survey.requests
-        ));
+        return failed(format!("stopped after {} of {all} requests{goes_on}", state.done));
     }
-    if let Some(error) = replayed.first_failure {
-        return failed(format!("{} requests failed; the first one: {error}", replayed.failed));
+    if !facts.is_checked() {
+        let what = "stopped before all that was written was read back, so that it is not verified";
+        return failed(what.to_owned());
     }
-    if !replayed.is_on_time(bound_ns) {
+    match replayed.first_failure {
+        Some(error) => {
+            return failed(format!("{} requests failed; the first one: {error}", replayed.failed));
+        }
+        None if state.failed > 0 => {
+            return failed(format!("{} requests failed, before this command went on", state.failed));
+        }
+        None => {}
+    }
+    if !state.is_on_time() {
         let cure = "take a lower --speed, a larger --depth, --realtime, or --closed; --late-bound sets another bound";
         return failed(format!(
             "requests were given to the device too late, so that this is no replay: {cure}"
@@ -60,7 +68,7 @@ pub(super) fn tell(
 }
 
 /// How late 99 % of the requests may be.
-fn bound_ns(arguments: &Replay, surveyed: &Surveyed) -> u64 {
+pub(super) fn bound_ns(arguments: &Replay, surveyed: &Surveyed) -> u64 {
     let gap = surveyed.survey.median_gap_ns() as f64 / arguments.speed.unwrap_or(1.0);
     let asked = arguments.late_bound.map(|bound| u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX));
     asked.unwrap_or((gap as u64).max(LATE_NS_MIN))
@@ -71,8 +79,10 @@ struct Facts<'a> {
     arguments: &'a Replay,
     replayed: &'a Replayed,
     device: &'a str,
-    /// Requests of earlier legs.
-    before: u64,
+    /// What earlier legs came to, and what all did.
+    before: &'a State,
+    state: &'a State,
+    /// Requests of the trace.
     all: u64,
     bound_ns: u64,
 }
@@ -112,6 +122,28 @@ impl Facts<'_> {
         }
     }
 
+    /// Whether all was read back that must be.
+    fn is_checked(&self) -> bool {
+        !self.arguments.verify || self.replayed.is_read_back
+    }
+
+    /// Commands under way at most, where that is fewer than was asked for.
+    fn depth(&self) -> Option<String> {
+        let (depth, asked) = (self.replayed.depth, self.arguments.depth);
+        let closed = self.arguments.closed.filter(|most| *most > u32::from(depth));
+        if depth >= asked && closed.is_none() {
+            return None;
+        }
+        let why = match closed {
+            Some(most) if depth >= asked => format!("--closed asks for {most}, and --depth permits no more"),
+            _ => {
+                let memory = if self.arguments.verify { ", or the memory of --verify," } else { "" };
+                format!("--depth asks for {asked}, and a queue of the target{memory} has no room for more")
+            }
+        };
+        Some(format!("{depth} commands under way at most: {why}"))
+    }
+
     /// Seconds from the first deadline, or submission, to the last completion.
     fn seconds(&self) -> f64 {
         let first = self.replayed.due_ns.or(self.replayed.submitted_ns).map_or(0, |(first, _)| first);
@@ -124,7 +156,11 @@ impl Facts<'_> {
         let mut line = |head: &str, rest: String| text += &format!("{head:<12}{rest}\n");
         line("target", self.device.to_owned());
         line("pacing", self.pacing());
-        let before = if self.before > 0 { format!(", {} before", self.before) } else { String::new() };
+        if let Some(depth) = self.depth() {
+            line("depth", depth);
+        }
+        let before = self.before.done;
+        let before = if before > 0 { format!(", {before} before") } else { String::new() };
         line(
             "requests",
             format!("{} in all{before}: {completed} completed, {failed} failed, {lost} lost", self.all),
@@ -149,18 +185,21 @@ impl Facts<'_> {
             (left_out, "discards were left out, which the device does not offer"),
             (self.replayed.held, "requests waited for one that they overlap"),
             (self.replayed.unchecked_blocks, "blocks were read whose content is not known"),
+            (self.before.failed, "requests failed before this command went on"),
+            (self.before.left_out, "discards were left out before that"),
         ];
         for (count, what) in counts.iter().filter(|(count, _)| *count > 0) {
             line("", format!("{count} {what}"));
         }
         if self.arguments.verify {
-            line("verified", format!("{} blocks are what was written", self.replayed.checked_blocks));
+            let but = if self.is_checked() { "" } else { "; not all was read back" };
+            line("verified", format!("{} blocks are what was written{but}", self.replayed.checked_blocks));
         }
-        if !self.replayed.is_on_time(self.bound_ns) {
-            let late = time(self.replayed.lateness.percentile_ns(99.0) as f64);
+        if !self.state.is_on_time() {
+            let State { late, timed, .. } = self.state;
             text += &format!(
-                "not a replay: one request in a hundred was given to the device {late} or more after its time, and {} \
-                 is the bound\n",
+                "not a replay: {late} of {timed} requests were given to the device more than {} after their time, and \
+                 one in a hundred may be\n",
                 time(self.bound_ns as f64)
             );
         }
@@ -169,15 +208,22 @@ impl Facts<'_> {
 
     fn json(&self, ended: &Ended) -> Value {
         let Replayed { completed, failed, lost, left_out, widened, moved, held, .. } = *self.replayed;
-        let is_whole = ended.error.is_none() && ended.done == self.all && failed == 0;
+        let is_done = ended.error.is_none() && self.state.done == self.all && self.is_checked();
+        let is_whole = is_done && failed == 0 && self.state.failed == 0;
         json!({
             "trace": self.arguments.trace.display().to_string(), "target": self.device, "pacing": self.pacing(),
-            "is_replay": is_whole && self.replayed.is_on_time(self.bound_ns),
+            "is_replay": is_whole && self.state.is_on_time(),
             "error": ended.error.as_ref().map(ToString::to_string),
-            "requests": self.all, "done_before": self.before, "done": ended.done,
+            "requests": self.all, "done_before": self.before.done, "done": self.state.done,
+            "depth": self.replayed.depth,
+            "all_legs": {
+                "failed": self.state.failed, "left_out": self.state.left_out, "timed": self.state.timed,
+                "late": self.state.late,
+            },
             "completed": completed, "failed": failed, "lost": lost, "left_out": left_out,
             "widened": widened, "moved": moved, "held": held,
             "read_bytes": self.replayed.read_bytes, "written_bytes": self.replayed.written_bytes,
+            "is_read_back": self.arguments.verify.then_some(self.replayed.is_read_back),
             "checked_blocks": self.replayed.checked_blocks, "unchecked_blocks": self.replayed.unchecked_blocks,
             "seconds": self.seconds(),
             "asked_per_s": self.replayed.asked_per_s(), "got_per_s": self.replayed.got_per_s(),
