@@ -114,19 +114,16 @@ fn keep_apart(arguments: &Replay, spec: &DeviceSpec) -> Result<(), Failure> {
         DeviceSpec::UringCmd(spec) => Some(spec.path.as_str()),
         other => other.file(),
     };
-    let kept = [
-        (device.map(Path::new), "the device"),
-        (Some(&*arguments.trace), "the trace"),
-        (output, "the file of results"),
-    ];
+    let read = [(device.map(Path::new), "the device"), (Some(&*arguments.trace), "the trace")];
+    let results = (output, "the file of results");
     let written = [(output, "-o"), (state, "--state"), (part.as_deref(), "--state")];
     for (path, option) in written {
         let Some(path) = path else { continue };
-        let is_it = |(kept, _): &&(Option<&Path>, &str)| {
-            kept.is_some_and(|kept| super::files::are_same(path, kept))
-                && !(option == "-o" && *kept == output)
-        };
-        if let Some((_, what)) = kept.iter().find(is_it) {
+        let others = (option != "-o").then_some(results);
+        let mut kept = read.into_iter().chain(others);
+        let is_it =
+            |(kept, _): &(Option<&Path>, &str)| kept.is_some_and(|kept| super::files::are_same(path, kept));
+        if let Some((_, what)) = kept.find(is_it) {
             let path = path.display();
             return Err(Failure::usage(format!(
                 "{COMMAND}: {option} would write {path} over {what}; name another file"
