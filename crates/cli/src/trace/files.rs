@@ -38,7 +38,9 @@ pub(super) fn readable_again(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let path = path.display();
-    Err(Failure::usage(format!("{path}: a trace is read more than once here, and a pipe cannot be; save it first")))
+    Err(Failure::usage(format!(
+        "{path}: a trace is read more than once here, and a pipe cannot be; save it first"
+    )))
 }
 
 /// Whether two paths lead to one file, whatever it is called, or would if it were there.
