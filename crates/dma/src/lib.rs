@@ -7,6 +7,7 @@
 
 mod space;
 
+pub use nvmed_sys::monotonic_ns;
 pub use nvmed_units::DeviceAddress;
 pub use space::{AddressSpace, DmaFault, View};
 
@@ -79,13 +80,6 @@ pub trait Transport: Send + Sync {
     fn now_ns(&self) -> u64 {
         monotonic_ns()
     }
-}
-
-/// The host's time in nanoseconds (CLOCK_MONOTONIC).
-#[must_use]
-pub fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Memory that a device cannot map: its bytes go to and fro as copies.

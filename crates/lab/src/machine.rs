@@ -1,5 +1,7 @@
 //! What a figure cannot be read without, and clocks.
 
+pub use nvmed_sys::monotonic_ns as now_ns;
+
 use rustix::time::ClockId;
 use std::path::Path;
 
@@ -30,13 +32,6 @@ pub(crate) fn load_average() -> f64 {
 fn clock(id: ClockId) -> u64 {
     let now = rustix::time::clock_gettime(id);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Monotonic time, nanoseconds.
-#[inline]
-#[must_use]
-pub fn now_ns() -> u64 {
-    clock(ClockId::Monotonic)
 }
 
 /// Processor time of this thread, nanoseconds.

@@ -37,7 +37,7 @@ mod thread;
 #[allow(unsafe_code, reason = "a mapping of one owner is a slice")]
 mod words;
 
-pub use clock::{TickClock, host_clock};
+pub use clock::{TickClock, host_clock, monotonic_ns};
 pub use descriptor::{QUIET, QUIET_LEAST, QuietFd, forget_quiet, is_quiet, next_quiet};
 pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;

@@ -15,9 +15,10 @@ mod tally;
 
 pub use beyond::{BEYOND_VARIABLE, Beyond};
 pub use call_kind::CallKind;
+pub use nvmed_sys::monotonic_ns as now_ns;
 pub use record::{Call, File, Record};
 pub use row::{Row, Sum};
-pub use tally::{Seat, Tally, now_ns};
+pub use tally::{Seat, Tally};
 
 /// Environment variable that names the memory in which a process counts its file calls, as `/proc/PID/fd/N`.
 pub const TALLY_VARIABLE: &str = "NVMED_TALLY";

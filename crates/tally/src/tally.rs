@@ -4,20 +4,12 @@ use crate::call_kind::CallKind;
 use crate::layout::{self as at, Nanoseconds};
 use crate::record::{self, Call, Record};
 use crate::row::{Row, Sum};
-use nvmed_sys::{Mapping, Pages};
+use nvmed_sys::{Mapping, Pages, monotonic_ns};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-
-/// The monotonic clock, nanoseconds.
-#[inline]
-#[must_use]
-pub fn now_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
 
 /// Where one thread counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +73,7 @@ impl Tally {
         self.memory.u32(at::KINDS_AT).store(CallKind::COUNT as u32, Relaxed);
         let ring = if self.records { at::RING_BYTES as u64 } else { 0 };
         self.memory.u64(at::RING_BYTES_AT).store(ring, Relaxed);
-        self.memory.u64(at::START_AT).store(now_ns(), Relaxed);
+        self.memory.u64(at::START_AT).store(monotonic_ns(), Relaxed);
         self.memory.u64(at::MAGIC_AT).store(at::MAGIC, Release);
     }
 
