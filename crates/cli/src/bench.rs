@@ -7,6 +7,7 @@ use crate::failure::{Failure, Status};
 use crate::format::{held, refuse};
 use crate::location::parse_spec;
 use crate::output::Output;
+use crate::status_line::StatusLine;
 use crate::stop::{self, STOP};
 use nvmed_chart::{short, time};
 use nvmed_dice::mix;
@@ -18,7 +19,6 @@ use nvmed_lab::verify::{Verify, read_back};
 use nvmed_lab::{Job, LabError, Load, Pattern, Report, RunLength, Tick, Time, measure};
 use nvmed_stack::{DeviceSpec, Open};
 use nvmed_trace::OutputFile;
-use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
 /// Commands that a queue holds at least: the fill of a device goes through it too.
@@ -58,11 +58,13 @@ pub fn bench(arguments: &Bench) -> Result<(), Failure> {
         Some(count) => RunLength::Count(count),
         None => RunLength::Time(arguments.time),
     };
-    let mut live = Live::new();
+    let mut status = StatusLine::every(LIVE_NS);
     let time = time_of(&spec, &device, threads)?;
     let taken = (!arguments.no_latency, &time);
-    let measured = measure(&mut jobs, u64::from(load.block_bytes), end, taken, &STOP, |tick| live.show(tick));
-    live.end();
+    let measured = measure(&mut jobs, u64::from(load.block_bytes), end, taken, &STOP, |tick| {
+        status.show(|_| live(tick))
+    });
+    status.end();
     let mut report = measured.map_err(fail)?;
     (report.device, report.load) = (spec.to_string(), describe(arguments, &load));
     if let Some(verify) = &verify {
@@ -211,40 +213,16 @@ fn describe(arguments: &Bench, load: &Load) -> String {
 }
 
 /// The line on a terminal while it runs.
-struct Live {
-    on: bool,
-    last_ns: u64,
-}
-
-impl Live {
-    fn new() -> Self {
-        Self { on: std::io::stderr().is_terminal(), last_ns: 0 }
-    }
-
-    fn show(&mut self, tick: &Tick) {
-        let now = now_ns();
-        if !self.on || now - self.last_ns < LIVE_NS {
-            return;
-        }
-        self.last_ns = now;
-        // A terminal that goes away takes its line with it, not the measurement.
-        let _ = write!(
-            std::io::stderr(),
-            "\r\x1b[K{:6.1} s  {} IOPS  {:.1} MB/s  p50 {}  p99 {}  {:.2} cores",
-            tick.at_s,
-            short(tick.iops),
-            tick.bytes_per_s / 1e6,
-            time(tick.p50_ns as f64),
-            time(tick.p99_ns as f64),
-            tick.cores
-        );
-    }
-
-    fn end(&self) {
-        if self.on && self.last_ns > 0 {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    }
+fn live(tick: &Tick) -> String {
+    format!(
+        "{:6.1} s  {} IOPS  {:.1} MB/s  p50 {}  p99 {}  {:.2} cores",
+        tick.at_s,
+        short(tick.iops),
+        tick.bytes_per_s / 1e6,
+        time(tick.p50_ns as f64),
+        time(tick.p99_ns as f64),
+        tick.cores
+    )
 }
 
 fn tell(arguments: &Bench, report: &Report) -> Result<(), Failure> {

@@ -33,6 +33,7 @@ mod shared;
 mod side;
 mod smart;
 mod stall;
+mod status_line;
 mod stop;
 mod top;
 mod trace;

@@ -8,12 +8,13 @@ use super::arguments::Sweep;
 use super::spare;
 use crate::failure::{Failure, Status};
 use crate::output::Output;
+use crate::status_line::StatusLine;
 use grid::{CELLS_MAX, Grid};
 use nvmed_replay::{Answer, Input, InputError, Surveyed, Trial, TrialError, WORKERS_MAX, survey};
 use nvmed_trace::Options;
 use results::Results;
 use shown::Table;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 
 /// How often progress is told where it is no terminal: this many times in all.
@@ -157,7 +158,7 @@ fn answers(arguments: &Sweep, grid: &Grid, trials: &[Trial<'_>]) -> Result<Vec<A
         progress.show();
         results.as_mut().map_or(Ok(()), |results| results.push(keys[at], &answer))
     });
-    progress.end();
+    progress.status.end();
     swept?;
     if let Some(results) = results {
         results.finish(keys.iter().copied())?;
@@ -167,32 +168,25 @@ fn answers(arguments: &Sweep, grid: &Grid, trials: &[Trial<'_>]) -> Result<Vec<A
 
 /// How far a sweep is, on standard error: a line that changes on a terminal, else some lines.
 struct Progress {
-    is_terminal: bool,
+    status: StatusLine,
     done: usize,
     all: usize,
 }
 
 impl Progress {
     fn new(all: usize) -> Self {
-        Self { is_terminal: std::io::stderr().is_terminal(), done: 0, all }
+        Self { status: StatusLine::every(0), done: 0, all }
     }
 
     fn show(&mut self) {
         self.done += 1;
         let (done, all) = (self.done, self.all);
-        // Standard error that goes away takes its line with it, not the sweep.
-        let _ = match self.is_terminal {
-            true => write!(std::io::stderr(), "\r\x1b[Knvmed: {done} of {all} cells"),
-            false if done * TOLD / all != (done - 1) * TOLD / all => {
-                writeln!(std::io::stderr(), "nvmed: {done} of {all} cells")
-            }
-            false => Ok(()),
-        };
-    }
-
-    fn end(&self) {
-        if self.is_terminal && self.done > 0 {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        let line = format!("nvmed: {done} of {all} cells");
+        if self.status.is_on() {
+            self.status.show(|_| line);
+        } else if done * TOLD / all != (done - 1) * TOLD / all {
+            // Standard error that goes away takes its lines with it, not the sweep.
+            let _ = writeln!(std::io::stderr(), "{line}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! How far a replay is, on a terminal.
 
+use crate::status_line::StatusLine;
 use nvmed_chart::short;
 use nvmed_lab::machine::now_ns;
-use std::io::{IsTerminal, Write};
 
 /// The line changes at most this often; faster cannot be read.
 const SHOW_NS: u64 = 400_000_000;
@@ -11,29 +11,37 @@ const WIDTH: u64 = 24;
 
 /// A line on standard error while a replay runs, if that is a terminal.
 pub(super) struct Progress {
-    on: bool,
+    status: StatusLine,
+    far: Far,
+}
+
+/// How far it is.
+#[derive(Clone, Copy)]
+struct Far {
     all: u64,
     before: u64,
     begin_ns: u64,
-    last_ns: u64,
 }
 
 impl Progress {
     /// Of so many requests, some of which are done.
     pub fn new(all: u64, before: u64) -> Self {
-        Self { on: std::io::stderr().is_terminal(), all, before, begin_ns: now_ns(), last_ns: 0 }
+        Self { status: StatusLine::every(SHOW_NS), far: Far { all, before, begin_ns: now_ns() } }
     }
 
     /// So many are done.
     pub fn show(&mut self, done: u64) {
-        let now = now_ns();
-        if self.on && now - self.last_ns >= SHOW_NS {
-            self.last_ns = now;
-            // A terminal that goes away takes its line with it, not the replay.
-            let _ = write!(std::io::stderr(), "\r\x1b[K{}", self.line(done, now));
-        }
+        let far = self.far;
+        self.status.show(|now| far.line(done, now));
     }
 
+    /// The line goes.
+    pub fn end(&self) {
+        self.status.end();
+    }
+}
+
+impl Far {
     fn line(&self, done: u64, now: u64) -> String {
         // A trace that grows while it is replayed has more than were counted; that is told when it has ended.
         let done = done.min(self.all);
@@ -46,22 +54,15 @@ impl Progress {
         let bar = "#".repeat(filled) + &"-".repeat(WIDTH as usize - filled);
         format!("{percent:5.1} % [{bar}]  {done} of {} requests  {}/s  {left}", self.all, short(rate))
     }
-
-    /// The line goes.
-    pub fn end(&self) {
-        if self.on && self.last_ns > 0 {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Progress;
+    use super::Far;
 
     #[test]
     fn a_line_says_how_far_it_is() {
-        let progress = Progress { on: true, all: 400, before: 100, begin_ns: 0, last_ns: 0 };
+        let progress = Far { all: 400, before: 100, begin_ns: 0 };
         assert_eq!(
             progress.line(300, 2_000_000_000),
             " 75.0 % [##################------]  300 of 400 requests  100/s  1 s left"
