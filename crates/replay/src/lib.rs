@@ -18,7 +18,6 @@ mod payload;
 mod placement;
 mod replay;
 mod replayed;
-mod responses;
 mod simulation;
 mod state;
 mod stretch;

@@ -7,6 +7,7 @@ use nvmed_flash::{
 };
 use nvmed_trace::{Flags, Op, Request};
 use std::collections::VecDeque;
+use std::convert::Infallible;
 
 /// Commands of a discard, about: one that is longer than 2 MiB times this has longer commands. So a discard of a whole
 /// drive, however large, is no more work than one of 4 GiB.
@@ -154,16 +155,28 @@ impl Simulation {
 
     /// Before the first request: writes what a trace reads before it writes it, so that it lies in pages as requests of
     /// the same extents have put it there. What a trace discards is not looked at.
-    pub fn prepare(&mut self, trace: impl Iterator<Item = Request>) {
+    pub fn prepare(&mut self, mut trace: impl Iterator<Item = Request>) {
+        let Ok(()) = self.prepare_from(|| Ok::<_, Infallible>(trace.next()));
+    }
+
+    /// As [`Self::prepare`], of a trace that may turn out to be unreadable.
+    ///
+    /// # Errors
+    /// That of `next`: then the drive is prepared in part, and of no use.
+    pub fn prepare_from<E>(&mut self, mut next: impl FnMut() -> Result<Option<Request>, E>) -> Result<(), E> {
         let mut known = Known::new(self.map_units);
-        for request in trace.filter(|request| request.op != Op::Discard) {
-            if known.insert(request.offset, request.end()) && request.op == Op::Read {
+        while let Some(request) = next()? {
+            if request.op != Op::Discard
+                && known.insert(request.offset, request.end())
+                && request.op == Op::Read
+            {
                 self.write_now(&Request { op: Op::Write, ..request });
             }
         }
         self.write_now(&Request::new(Op::Flush, 0, 0, 0));
         (self.ready_ns, self.before) = (self.flash.now(), (self.flash.counts(), self.flash.activity()));
         self.done = Simulated::default();
+        Ok(())
     }
 
     /// Gives the drive a request at once, and waits until it is done.

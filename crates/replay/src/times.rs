@@ -3,7 +3,7 @@
 use nvmed_units::Buckets;
 
 /// Percentiles are right to 1.6 %, whatever the time.
-type Nanoseconds = Buckets<64, 57>;
+type Nanoseconds = Buckets<64, 58>;
 
 /// Times, counted in buckets whose width is a sixty-fourth of their value or less.
 #[derive(Clone, Debug)]
@@ -47,16 +47,26 @@ impl Times {
         self.max_ns
     }
 
+    /// Their sum, nanoseconds, as far as 64 bits go.
+    pub(crate) fn sum_ns(&self) -> u64 {
+        self.sum_ns.min(u64::MAX.into()) as u64
+    }
+
+    /// The largest time of the bucket up to which `percent` of them are; 0 of nothing.
+    pub(crate) fn bucket_ns(&self, percent: f64) -> u64 {
+        Nanoseconds::percentile(&self.counts, percent).unwrap_or(0)
+    }
+
     /// The time in nanoseconds that `percent` of them do not pass; 0 of nothing.
     #[must_use]
     pub fn percentile_ns(&self, percent: f64) -> u64 {
-        Nanoseconds::percentile(&self.counts, percent).map_or(0, |ns| ns.min(self.max_ns))
+        self.bucket_ns(percent).min(self.max_ns)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Times;
+    use super::{Nanoseconds, Times};
 
     #[test]
     fn percentiles_and_mean_are_those_of_the_times() {
@@ -69,5 +79,28 @@ mod tests {
         );
         let median = times.percentile_ns(50.0) as f64;
         assert!((500e9..508e9).contains(&median), "{median}");
+    }
+
+    #[test]
+    fn a_bucket_holds_what_is_up_to_its_limit_and_at_most_a_64th_less() {
+        let mut times: Vec<u64> = (0..5000).collect();
+        times.extend((7..63).flat_map(|power| [(1 << power) - 1, 1 << power, (1 << power) + 12_345]));
+        times.push((1 << 63) - 1);
+        for ns in times {
+            let (bucket, limit) = (Nanoseconds::of(ns), Nanoseconds::upper(Nanoseconds::of(ns)));
+            assert!(ns <= limit && limit - ns <= ns / 64, "{ns}: {limit}");
+            assert!(limit == (1 << 63) - 1 || Nanoseconds::of(limit + 1) == bucket + 1, "{ns}");
+        }
+    }
+
+    #[test]
+    fn the_99th_percentile_is_not_exceeded_by_99_of_100() {
+        let mut times = Times::default();
+        assert_eq!(times.bucket_ns(99.0), 0);
+        (1..=100).for_each(|ns| times.note(ns));
+        assert_eq!((times.bucket_ns(99.0), times.bucket_ns(50.0), times.sum_ns()), (99, 50, 5050));
+        times.note(1_000_000);
+        assert_eq!(times.bucket_ns(99.0), 100);
+        assert!((1_000_000..=1_015_625).contains(&times.bucket_ns(100.0)));
     }
 }

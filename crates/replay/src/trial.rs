@@ -2,9 +2,9 @@
 
 use crate::digest::Digest;
 use crate::input::{Input, InputError, Reading};
-use crate::responses::Responses;
+use crate::times::Times;
 use crate::{Simulated, Simulation};
-use nvmed_flash::{Profile, ProfileError, UNIT_BYTES};
+use nvmed_flash::{Counts, Profile, ProfileError};
 use nvmed_trace::Request;
 
 /// The version of what trials answer: another one than before as soon as any trial may answer something else, so that
@@ -106,16 +106,10 @@ impl Trial<'_> {
     /// [`TrialError`]: the trace cannot be read, or the profile is none.
     pub fn run(&self) -> Result<Answer, TrialError> {
         let mut simulation = Simulation::new(self.drive, self.is_used)?;
-        let (mut first, mut broken) = (self.trace.input.open()?, None);
-        simulation.prepare(std::iter::from_fn(|| {
-            first.next_request().unwrap_or_else(|error| {
-                broken = Some(error);
-                None
-            })
-        }));
-        broken.map_or(Ok(()), Err)?;
-        let mut responses = Responses::default();
-        let mut each = |done: Request| responses.push(done.response_ns().unwrap_or(0));
+        let mut first = self.trace.input.open()?;
+        simulation.prepare_from(|| first.next_request())?;
+        let mut responses = Times::default();
+        let mut each = |done: Request| responses.note(done.response_ns().unwrap_or(0));
         let mut second = self.trace.input.open()?;
         while let Some(request) = second.next_request()? {
             simulation.push(&request, &mut each);
@@ -129,12 +123,12 @@ impl Trial<'_> {
 }
 
 impl Answer {
-    fn of(simulated: &Simulated, responses: &Responses) -> Self {
+    fn of(simulated: &Simulated, responses: &Times) -> Self {
         let Simulated { requests, written_bytes, moved, refused, counts, .. } = *simulated;
         Self {
             requests,
             response_sum_ns: responses.sum_ns(),
-            p99_ns: responses.permille_ns(990),
+            p99_ns: responses.bucket_ns(99.0),
             written_bytes,
             host_units: counts.host_units,
             programmed_units: counts.programmed_units,
@@ -151,21 +145,22 @@ impl Answer {
         if self.requests == 0 { 0.0 } else { self.response_sum_ns as f64 / self.requests as f64 }
     }
 
+    /// What it was made of, as far as it is in it.
+    fn simulated(&self) -> Simulated {
+        let mut counts = Counts::default();
+        (counts.host_units, counts.programmed_units) = (self.host_units, self.programmed_units);
+        Simulated { written_bytes: self.written_bytes, counts, ..Simulated::default() }
+    }
+
     /// As [`Simulated::utilization`].
     #[must_use]
     pub fn utilization(&self) -> f64 {
-        match self.programmed_units {
-            0 => 1.0,
-            units => self.written_bytes as f64 / (units * UNIT_BYTES) as f64,
-        }
+        self.simulated().utilization()
     }
 
-    /// Units programmed over those that the host had programmed; 1 where it had none.
+    /// As [`Counts::amplification`].
     #[must_use]
     pub fn amplification(&self) -> f64 {
-        match self.host_units {
-            0 => 1.0,
-            units => self.programmed_units as f64 / units as f64,
-        }
+        self.simulated().counts.amplification()
     }
 }

@@ -3,8 +3,10 @@
 use super::arguments::Reading;
 use crate::failure::{Failure, Status};
 use nvmed_trace::{
-    Counts, Format, MalformedLine, Options, OutputFile, Source, TraceError, Unpaired, Written, shown,
+    Catalogue, Counts, Format, MalformedLine, Options, OutputFile, Request, Source, TraceError, Unpaired,
+    Written, shown,
 };
+use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -22,6 +24,28 @@ pub(super) fn open(path: &Path, reading: &Reading) -> Result<Source, Failure> {
     let options = Options { format: reading.format, tolerance: reading.malformed.unwrap_or_default() };
     let source = Source::open(place(path), &options).map_err(failure)?;
     Ok(source.selecting(&reading.selection()))
+}
+
+/// Reads a trace once before it is used, and says what of it is not, and that its devices become one. The names in all
+/// of it, and of how many devices its requests are.
+///
+/// # Errors
+/// The trace cannot be read.
+pub(super) fn survey(
+    path: &Path,
+    reading: &Reading,
+    mut each: impl FnMut(&Request),
+) -> Result<(Catalogue, u64), Failure> {
+    let mut source = open(path, reading)?;
+    let mut devices = HashSet::new();
+    while let Some(request) = source.next().map_err(failure)? {
+        each(&request);
+        devices.insert(request.device);
+    }
+    report(path, &source);
+    let devices = devices.len() as u64;
+    tell_devices(path, devices);
+    Ok((source.names().clone(), devices))
 }
 
 /// Where a file is: `-` is standard input.

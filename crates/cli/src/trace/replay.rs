@@ -73,20 +73,9 @@ pub(crate) struct Surveyed {
 
 impl Surveyed {
     fn of(arguments: &Replay) -> Result<Self, Failure> {
-        let mut source = super::files::open(&arguments.trace, &arguments.reading)?;
         let mut survey = Survey::default();
-        let mut devices = std::collections::HashSet::new();
-        while let Some(request) = source.next().map_err(super::files::failure)? {
-            survey.push(&request);
-            devices.insert(request.device);
-        }
-        super::files::report(&arguments.trace, &source);
-        let path = arguments.trace.display();
-        let names = source.names().clone();
-        if devices.len() > 1 {
-            let count = devices.len();
-            eprintln!("nvmed: {path}: its {count} devices become one; --device NAME takes one of them");
-        }
+        let (names, _) =
+            super::files::survey(&arguments.trace, &arguments.reading, |request| survey.push(request))?;
         Ok(Self { survey, names })
     }
 }

@@ -10,7 +10,6 @@ use nvmed_report::Traced;
 use nvmed_stack::DriveProfile;
 use nvmed_trace::{Analysis, Catalogue, Cell, Request, Row, Sink, Summary, Timeline, TraceError};
 use serde_json::{Value, json};
-use std::collections::HashSet;
 
 /// What a drive did with the trace.
 struct Found {
@@ -20,13 +19,6 @@ struct Found {
     /// For the page.
     summary: Summary,
     timeline: Option<Timeline>,
-}
-
-/// What is known of the trace before it is simulated.
-struct Surveyed {
-    /// The names in all of it.
-    names: Catalogue,
-    devices: u64,
 }
 
 /// Gives a trace to drives, and says what they did.
@@ -39,7 +31,8 @@ pub fn run(arguments: &Simulate) -> Result<(), Failure> {
     }
     let drives = arguments.profile.iter().map(|name| drive(name, arguments.size));
     let drives = drives.collect::<Result<Vec<(Option<f64>, Profile)>, Failure>>()?;
-    let surveyed = survey(arguments)?;
+    super::files::readable_again(&arguments.file)?;
+    let surveyed = super::files::survey(&arguments.file, &arguments.reading, |_| {})?;
     let found = arguments
         .profile
         .iter()
@@ -85,44 +78,21 @@ fn drive(name: &str, size: Option<u64>) -> Result<(Option<f64>, Profile), Failur
     Ok((spare::percent(&profile, &drive), drive))
 }
 
-/// Reads the trace once, and says what of it is not used, and that its devices become one.
-fn survey(arguments: &Simulate) -> Result<Surveyed, Failure> {
-    super::files::readable_again(&arguments.file)?;
-    let mut source = super::files::open(&arguments.file, &arguments.reading)?;
-    let mut devices = HashSet::new();
-    while let Some(request) = source.next().map_err(super::files::failure)? {
-        devices.insert(request.device);
-    }
-    super::files::report(&arguments.file, &source);
-    super::files::tell_devices(&arguments.file, devices.len() as u64);
-    Ok(Surveyed { names: source.names().clone(), devices: devices.len() as u64 })
-}
-
 fn simulate(
     arguments: &Simulate,
     name: &str,
     drive: &Profile,
-    surveyed: &Surveyed,
+    (names, devices): &(Catalogue, u64),
 ) -> Result<Found, Failure> {
     let failed = |error: nvmed_flash::ProfileError| Failure::new(Status::Failed, format!("{name}: {error}"));
     let mut simulation = Simulation::new(drive, arguments.used).map_err(failed)?;
     let mut first = super::files::open(&arguments.file, &arguments.reading)?;
-    let mut broken = None;
-    simulation.prepare(std::iter::from_fn(|| {
-        first.next().unwrap_or_else(|error| {
-            broken = Some(error);
-            None
-        })
-    }));
-    if let Some(error) = broken {
-        return Err(super::files::failure(error));
-    }
+    simulation.prepare_from(|| first.next()).map_err(super::files::failure)?;
     let sink = arguments.output.as_ref().map(|path| Sink::create(path, arguments.to_format));
     let mut sink = sink.transpose().map_err(super::files::failure)?;
     let mut analysis = Analysis::default();
     let mut timeline = arguments.html.as_ref().map(|_| Timeline::default());
     let mut done: Vec<Request> = Vec::new();
-    let names = &surveyed.names;
     let mut write = |done: &mut Vec<Request>, analysis: &mut Analysis| -> Result<(), TraceError> {
         for request in done.drain(..) {
             analysis.push(&request);
@@ -134,7 +104,7 @@ fn simulate(
     let mut second = super::files::open(&arguments.file, &arguments.reading)?;
     while let Some(mut request) = second.next().map_err(super::files::failure)? {
         // One drive is one device: what waits for another request waits for any.
-        if surveyed.devices > 1 {
+        if *devices > 1 {
             request.device = 0;
         }
         simulation.push(&request, &mut |one| done.push(one));
