@@ -5,7 +5,7 @@ use crate::row::{Contender, Goal, Row};
 use nvmed_flash::Profile;
 use nvmed_lab::machine::now_ns;
 use nvmed_lab::samples::Samples;
-use nvmed_replay::{Answer, Input, Surveyed, Trial, TrialError, survey, sweep};
+use nvmed_replay::{Answer, Digested, Input, Trial, TrialError, sweep};
 use nvmed_stack::DriveProfile;
 use nvmed_trace::Options;
 use std::path::Path;
@@ -26,12 +26,12 @@ pub fn measure() -> Result<Vec<Row>, String> {
         named.drive(named.usual_bytes()).map_err(|fault| fault.to_string())
     };
     let drives = DRIVES.iter().map(drive).collect::<Result<Vec<Profile>, String>>()?;
-    let trace = |name: &&str| -> Result<Surveyed, String> {
+    let trace = |name: &&str| -> Result<Digested, String> {
         let input =
             Input::named(name, Path::new(""), Options::default()).map_err(|error| error.to_string())?;
-        Ok(survey(input).map_err(|error| error.to_string())?.0)
+        Ok(Digested::of(input).map_err(|error| error.to_string())?.0)
     };
-    let traces = TRACES.iter().map(trace).collect::<Result<Vec<Surveyed>, String>>()?;
+    let traces = TRACES.iter().map(trace).collect::<Result<Vec<Digested>, String>>()?;
     let trials: Vec<Trial<'_>> = drives
         .iter()
         .flat_map(|drive| traces.iter().map(move |trace| Trial { drive, is_used: false, trace }))

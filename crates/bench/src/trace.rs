@@ -233,11 +233,13 @@ pub fn simulate() -> Result<Vec<Row>, String> {
             let profile = named.drive(named.usual_bytes()).map_err(text)?;
             for (row, requests) in rows.iter().zip(&traces) {
                 let begin = thread_cpu_ns();
-                let mut simulation = Simulation::new(&profile, false).map_err(text)?;
-                simulation.prepare(requests.iter().copied());
-                let mut each = |request: Request| _ = black_box(request);
-                requests.iter().for_each(|request| simulation.push(request, &mut each));
-                let _ = black_box(simulation.finish(&mut each));
+                let pass = || requests.iter().copied().map(Ok::<_, String>);
+                let simulation = Simulation::new(&profile, false).map_err(text)?;
+                let done = simulation.serve(pass(), pass(), |request| {
+                    black_box(request);
+                    Ok(())
+                })?;
+                let _ = black_box(done);
                 let cpu_ms = (thread_cpu_ns() - begin) as f64 / 1e6;
                 round.push((cpu_ms, format!("{} on {drive}", row.name)));
             }

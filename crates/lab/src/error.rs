@@ -115,6 +115,9 @@ pub enum LabError {
         /// As written.
         name: String,
     },
+    /// A simulated drive is none.
+    #[error(transparent)]
+    Drive(#[from] nvmed_flash::ProfileError),
     /// The device could not be opened.
     #[error(transparent)]
     Stack(#[from] StackError),

@@ -127,7 +127,8 @@ pub fn is_stream(path: &Path) -> bool {
     })
 }
 
-/// A trace that is being read: requests in the order of their arrivals.
+/// A trace that is being read: requests in the order of their arrivals, or why the file cannot be read on. Behind an
+/// error there is nothing that could be used.
 #[derive(Debug)]
 pub struct Reading {
     of: Of,
@@ -144,11 +145,7 @@ enum Of {
 }
 
 impl Reading {
-    /// The next request; `None` at the end.
-    ///
-    /// # Errors
-    /// [`InputError`]: the file cannot be read on, or too much of it is malformed.
-    pub(crate) fn next_request(&mut self) -> Result<Option<Request>, InputError> {
+    fn next_request(&mut self) -> Result<Option<Request>, InputError> {
         let next = match &mut self.of {
             Of::File(source) => source.next()?,
             Of::Row(synthesis) => synthesis.next(),
@@ -181,5 +178,13 @@ impl Reading {
             Of::File(source) => Some((source.counts(), source.malformed())),
             Of::Row(_) => None,
         }
+    }
+}
+
+impl Iterator for Reading {
+    type Item = Result<Request, InputError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_request().transpose()
     }
 }

@@ -39,4 +39,4 @@ pub use state::{Identity, State};
 pub use survey::Survey;
 pub use sweep::{WORKERS_MAX, front, sweep};
 pub use times::Times;
-pub use trial::{Answer, Surveyed, Trial, TrialError, survey};
+pub use trial::{Answer, Digested, Trial, TrialError};

@@ -7,7 +7,6 @@ use nvmed_flash::{
 };
 use nvmed_trace::{Flags, Op, Request};
 use std::collections::VecDeque;
-use std::convert::Infallible;
 
 /// Commands of a discard, about: one that is longer than 2 MiB times this has longer commands. So a discard of a whole
 /// drive, however large, is no more work than one of 4 GiB.
@@ -153,19 +152,37 @@ impl Simulation {
         })
     }
 
-    /// Before the first request: writes what a trace reads before it writes it, so that it lies in pages as requests of
-    /// the same extents have put it there. What a trace discards is not looked at.
-    pub fn prepare(&mut self, mut trace: impl Iterator<Item = Request>) {
-        let Ok(()) = self.prepare_from(|| Ok::<_, Infallible>(trace.next()));
-    }
-
-    /// As [`Self::prepare`], of a trace that may turn out to be unreadable.
+    /// Serves a trace, which is read twice: `first` is to know what it reads before it writes it ([`Self::prepare`]),
+    /// `second` is served. Requests that are done go to `each`, with the drive's times, in the order of arrival.
     ///
     /// # Errors
-    /// That of `next`: then the drive is prepared in part, and of no use.
-    pub fn prepare_from<E>(&mut self, mut next: impl FnMut() -> Result<Option<Request>, E>) -> Result<(), E> {
+    /// The first one of either pass, or of `each`; nothing is read behind it.
+    pub fn serve<E>(
+        mut self,
+        first: impl Iterator<Item = Result<Request, E>>,
+        second: impl Iterator<Item = Result<Request, E>>,
+        mut each: impl FnMut(Request) -> Result<(), E>,
+    ) -> Result<Simulated, E> {
+        self.prepare(first)?;
+        let mut done = Vec::new();
+        for request in second {
+            self.push(&request?, &mut |one| done.push(one));
+            done.drain(..).try_for_each(&mut each)?;
+        }
+        let simulated = self.finish(&mut |one| done.push(one));
+        done.drain(..).try_for_each(&mut each)?;
+        Ok(simulated)
+    }
+
+    /// Before the first request: writes what a trace reads before it writes it, so that it lies in pages as requests of
+    /// the same extents have put it there. What a trace discards is not looked at.
+    ///
+    /// # Errors
+    /// That of the trace: then the drive is prepared in part, and of no use.
+    pub fn prepare<E>(&mut self, trace: impl Iterator<Item = Result<Request, E>>) -> Result<(), E> {
         let mut known = Known::new(self.map_units);
-        while let Some(request) = next()? {
+        for request in trace {
+            let request = request?;
             if request.op != Op::Discard
                 && known.insert(request.offset, request.end())
                 && request.op == Op::Read
@@ -305,6 +322,7 @@ mod tests {
     use super::{Simulated, Simulation};
     use nvmed_flash::{ArrayProfile, BlockKind, FixedProfile, Medium, Profile, TranslationProfile};
     use nvmed_trace::{Op, Request};
+    use std::convert::Infallible;
 
     fn simulate(profile: &Profile, requests: &[Request]) -> (Vec<Request>, Simulated) {
         let mut simulation = Simulation::new(profile, false).unwrap();
@@ -388,7 +406,7 @@ mod tests {
     fn what_is_read_first_was_written_before() {
         let read = Request::new(Op::Read, 8192, 8192, 1000);
         let mut simulation = Simulation::new(&large_pages(), false).unwrap();
-        simulation.prepare([read].into_iter());
+        simulation.prepare([Ok::<_, Infallible>(read)].into_iter()).unwrap();
         let mut done = Vec::new();
         simulation.push(&read, &mut |one| done.push(one));
         let simulated = simulation.finish(&mut |one| done.push(one));
@@ -396,6 +414,38 @@ mod tests {
         assert_eq!((done[0].start_ns, done[0].finish_ns), (Some(1000), Some(1010)));
         assert_eq!((simulated.counts.host_units, simulated.counts.page_reads), (0, 1));
         assert_eq!(simulated.activity.plane_ns, 10);
+    }
+
+    #[test]
+    fn a_trace_is_served_in_two_passes_and_the_first_error_ends_it() {
+        let requests = [0, 50, 60].map(|at| Request::new(Op::Read, 8192, 8192, 1000 + at));
+        let serve = |first: &[Result<Request, &'static str>],
+                     second: &[Result<Request, &'static str>],
+                     room: usize| {
+            let mut done = Vec::new();
+            let simulation = Simulation::new(&large_pages(), false).unwrap();
+            let each = |one| {
+                done.push(one);
+                if done.len() > room { Err("full") } else { Ok(()) }
+            };
+            let simulated = simulation.serve(first.iter().copied(), second.iter().copied(), each);
+            (simulated.map(|simulated| simulated.counts.page_reads), done)
+        };
+        let pass = requests.map(Ok);
+        let (reads, done) = serve(&pass, &pass, 3);
+        // A page is read in 10 ns, of what the first pass has had written.
+        let finishes: Vec<_> = done.iter().map(|one| one.finish_ns.unwrap()).collect();
+        assert_eq!((reads, finishes), (Ok(3), vec![1010, 1060, 1070]));
+        assert_eq!(serve(&[], &pass, 3).0, Ok(0), "what was never written is read nowhere");
+        let torn = [pass[0], Err("torn"), pass[2]];
+        assert_eq!(
+            serve(&torn, &pass, 3),
+            (Err("torn"), Vec::new()),
+            "a first pass that fails serves nothing"
+        );
+        assert_eq!(serve(&pass, &torn, 3).0, Err("torn"));
+        assert_eq!(serve(&pass, &pass, 2).0, Err("full"), "the last requests are done at the end");
+        assert_eq!(serve(&pass, &pass, 1).0, Err("full"));
     }
 
     #[test]
@@ -409,7 +459,7 @@ mod tests {
     fn discards_of_any_length_are_little_work_and_memory() {
         let discard = Request::new(Op::Discard, 4096, 1 << 55, 0);
         let mut simulation = Simulation::new(&one_by_one(), false).unwrap();
-        simulation.prepare([discard].into_iter());
+        simulation.prepare([Ok::<_, Infallible>(discard)].into_iter()).unwrap();
         let mut done = Vec::new();
         simulation.push(&discard, &mut |one| done.push(one));
         assert!(simulation.done.moved == 0 && simulation.underway.len() <= 1);

@@ -82,13 +82,13 @@ fn is_point((response, utilization): (f64, f64)) -> bool {
 mod tests {
     use super::*;
     use crate::trial::ANSWERS_VERSION;
-    use crate::{Input, Surveyed, survey};
+    use crate::{Digested, Input};
     use nvmed_flash::{ArrayProfile, FixedProfile, Medium, Profile};
     use nvmed_trace::Options;
     use std::path::Path;
 
-    fn surveyed(name: &str) -> Surveyed {
-        survey(Input::named(name, Path::new(""), Options::default()).unwrap()).unwrap().0
+    fn digested(name: &str) -> Digested {
+        Digested::of(Input::named(name, Path::new(""), Options::default()).unwrap()).unwrap().0
     }
 
     fn drive(channels: u32) -> Profile {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn one_two_and_eight_workers_answer_the_same() {
-        let traces = ["synth:CallIn", "synth:CallIn?seed=2", "synth:CallOut"].map(surveyed);
+        let traces = ["synth:CallIn", "synth:CallIn?seed=2", "synth:CallOut"].map(digested);
         let drives = [1, 2, 3].map(drive);
         let trials: Vec<Trial<'_>> = drives
             .iter()
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn keys_tell_apart_what_can_be_answered_differently_and_nothing_else() {
         let (call, other, again) =
-            (surveyed("synth:CallIn"), surveyed("synth:CallIn?seed=2"), surveyed("synth:CallIn"));
+            (digested("synth:CallIn"), digested("synth:CallIn?seed=2"), digested("synth:CallIn"));
         let (one, two) = (drive(1), drive(2));
         let key = |drive, is_used, trace| Trial { drive, is_used, trace }.key();
         let keys = [
@@ -148,7 +148,7 @@ mod tests {
     /// Kept answers of another program must not be taken for those of this one.
     #[test]
     fn answers_that_have_changed_have_another_version() {
-        let call = surveyed("synth:CallIn");
+        let call = digested("synth:CallIn");
         let answer = Trial { drive: &drive(1), is_used: true, trace: &call }.run().unwrap();
         let known = Answer {
             requests: 1491,
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_first_trial_that_fails_ends_the_sweep() {
-        let (call, mut changed) = (surveyed("synth:CallIn"), surveyed("synth:CallOut"));
+        let (call, mut changed) = (digested("synth:CallIn"), digested("synth:CallOut"));
         changed.digest ^= 1;
         let drive = Profile { commands: 1, medium: Medium::Fixed(FixedProfile::default()) };
         let good = Trial { drive: &drive, is_used: false, trace: &call };

@@ -5,15 +5,14 @@ use crate::input::{Input, InputError, Reading};
 use crate::times::Times;
 use crate::{Simulated, Simulation};
 use nvmed_flash::{Counts, Profile, ProfileError};
-use nvmed_trace::Request;
 
 /// The version of what trials answer: another one than before as soon as any trial may answer something else, so that
 /// nobody takes kept answers for those of this program.
 pub(crate) const ANSWERS_VERSION: u64 = 2;
 
-/// A trace, read once to know what it is.
+/// A trace that was read once, and is known by the digest of its requests.
 #[derive(Clone, Debug)]
-pub struct Surveyed {
+pub struct Digested {
     /// The trace.
     pub input: Input,
     /// The digest of its requests.
@@ -24,16 +23,19 @@ pub struct Surveyed {
     pub devices: u64,
 }
 
-/// Reads a trace to its end, to know what it is; what was read says what was malformed.
-///
-/// # Errors
-/// [`InputError`]: it cannot be read.
-pub fn survey(input: Input) -> Result<(Surveyed, Reading), InputError> {
-    let (mut reading, mut requests) = (input.open()?, 0);
-    while reading.next_request()?.is_some() {
-        requests += 1;
+impl Digested {
+    /// Reads a trace to its end; what was read says what was malformed.
+    ///
+    /// # Errors
+    /// [`InputError`]: it cannot be read.
+    pub fn of(input: Input) -> Result<(Self, Reading), InputError> {
+        let (mut reading, mut requests) = (input.open()?, 0);
+        for request in reading.by_ref() {
+            request?;
+            requests += 1;
+        }
+        Ok((Self { input, digest: reading.digest(), requests, devices: reading.devices() }, reading))
     }
-    Ok((Surveyed { input, digest: reading.digest(), requests, devices: reading.devices() }, reading))
 }
 
 /// A trace on a new drive of its own.
@@ -44,7 +46,7 @@ pub struct Trial<'a> {
     /// Whether the drive has been written at random for long before.
     pub is_used: bool,
     /// The trace.
-    pub trace: &'a Surveyed,
+    pub trace: &'a Digested,
 }
 
 /// What a drive did with a trace. Integers, so that it is the same wherever it is computed.
@@ -82,7 +84,7 @@ pub enum TrialError {
     /// There is no such drive.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The trace is another one than it was when it was surveyed.
+    /// The trace is another one than it was when it was read first.
     #[error("{0}: the trace has changed while it was read; begin again when nobody writes it any more")]
     Changed(String),
 }
@@ -105,16 +107,13 @@ impl Trial<'_> {
     /// # Errors
     /// [`TrialError`]: the trace cannot be read, or the profile is none.
     pub fn run(&self) -> Result<Answer, TrialError> {
-        let mut simulation = Simulation::new(self.drive, self.is_used)?;
-        let mut first = self.trace.input.open()?;
-        simulation.prepare_from(|| first.next_request())?;
+        let [mut first, mut second] = [self.trace.input.open()?, self.trace.input.open()?];
         let mut responses = Times::default();
-        let mut each = |done: Request| responses.note(done.response_ns().unwrap_or(0));
-        let mut second = self.trace.input.open()?;
-        while let Some(request) = second.next_request()? {
-            simulation.push(&request, &mut each);
-        }
-        let simulated = simulation.finish(&mut each);
+        let simulation = Simulation::new(self.drive, self.is_used)?;
+        let simulated = simulation.serve(first.by_ref(), second.by_ref(), |done| {
+            responses.note(done.response_ns().unwrap_or(0));
+            Ok(())
+        })?;
         if [first.digest(), second.digest()] != [self.trace.digest; 2] {
             return Err(TrialError::Changed(self.trace.input.name().to_owned()));
         }

@@ -31,7 +31,7 @@ pub(super) fn open(path: &Path, reading: &Reading) -> Result<Source, Failure> {
 ///
 /// # Errors
 /// The trace cannot be read.
-pub(super) fn survey(
+pub(super) fn read_once(
     path: &Path,
     reading: &Reading,
     mut each: impl FnMut(&Request),

@@ -38,44 +38,45 @@ pub fn run(arguments: &Replay) -> Result<(), Failure> {
     let spec = parse_spec(&name)?;
     check(arguments, &spec)?;
     let signals = stop::take(COMMAND)?;
-    let surveyed = Surveyed::of(arguments)?;
+    let contents = Contents::of(arguments)?;
     let engine = open(arguments, &spec, &name)?;
-    let identity = identity(arguments, &spec, &surveyed, &*engine);
+    let identity = identity(arguments, &spec, &contents, &*engine);
     let state = arguments.state.as_ref().map(|path| State::load(path, &identity));
     let mut state = state.transpose().map_err(|error| failure(&name, &error))?.flatten().unwrap_or_default();
-    if state.done >= surveyed.survey.requests {
+    if state.done >= contents.survey.requests {
         let but = if arguments.verify { ", but not that all they wrote was read back" } else { "" };
         let what = format!("the state says that all requests are done{but}; remove it to begin anew");
         return Err(Failure::new(Status::Failed, format!("{COMMAND}: {what}")));
     }
     // Between two legs a device may have been given something else to hold.
     state.may_destroy |= arguments.destroy_data;
-    protect((arguments, state.may_destroy), &spec, &surveyed.survey, (&engine, &name))?;
+    protect((arguments, state.may_destroy), &spec, &contents.survey, (&engine, &name))?;
     let options = options(arguments, &state);
     let mut replayer =
-        Replayer::new(&engine, &surveyed.survey, options).map_err(|error| failure(&name, &error))?;
+        Replayer::new(&engine, &contents.survey, options).map_err(|error| failure(&name, &error))?;
     stop::watch(COMMAND, signals)?;
-    if state.done == 0 && (arguments.fill || is_filled(&spec) && surveyed.survey.reads > 0) {
+    if state.done == 0 && (arguments.fill || is_filled(&spec) && contents.survey.reads > 0) {
         replayer.fill(&STOP).map_err(|error| failure(&name, &error))?;
     }
-    let bound_ns = result::bound_ns(arguments, &surveyed);
-    let leg = Leg { arguments, surveyed: &surveyed, identity: &identity, state, bound_ns };
+    let bound_ns = result::bound_ns(arguments, &contents);
+    let leg = Leg { arguments, contents: &contents, identity: &identity, state, bound_ns };
     let ended = leg.run(replayer)?;
-    result::tell(arguments, &surveyed, (&spec, &name), &state, &ended)
+    result::tell(arguments, &contents, (&spec, &name), &state, &ended)
 }
 
-/// A trace that was read once.
-pub(crate) struct Surveyed {
+/// What is in a trace, which was read once to know it.
+pub(crate) struct Contents {
+    /// What it asks for.
     pub survey: Survey,
     /// The names in all of it.
     pub names: Catalogue,
 }
 
-impl Surveyed {
+impl Contents {
     fn of(arguments: &Replay) -> Result<Self, Failure> {
         let mut survey = Survey::default();
         let (names, _) =
-            super::files::survey(&arguments.trace, &arguments.reading, |request| survey.push(request))?;
+            super::files::read_once(&arguments.trace, &arguments.reading, |request| survey.push(request))?;
         Ok(Self { survey, names })
     }
 }
@@ -196,12 +197,12 @@ fn pacing(arguments: &Replay) -> Pacing {
 }
 
 /// What a state must agree with: everything that decides which bytes are written where, and when, and what is late.
-fn identity(arguments: &Replay, spec: &DeviceSpec, surveyed: &Surveyed, engine: &dyn Engine) -> Identity {
+fn identity(arguments: &Replay, spec: &DeviceSpec, contents: &Contents, engine: &dyn Engine) -> Identity {
     let geometry = engine.geometry();
     let Replay { remap, offset, verify, fill, .. } = arguments;
     let speed = arguments.speed.unwrap_or(1.0);
     Identity {
-        trace: surveyed.survey.digest(),
+        trace: contents.survey.digest(),
         target: format!("{spec}, serial number {}, {} bytes", geometry.serial, geometry.bytes()),
         options: format!(
             "{:?} speed {speed} remap {remap} offset {offset} {:?} verify {verify} fill {fill} output {:?} to {} \
@@ -210,7 +211,7 @@ fn identity(arguments: &Replay, spec: &DeviceSpec, surveyed: &Surveyed, engine: 
             arguments.reading.selection(),
             arguments.output,
             arguments.to_format.name(),
-            result::bound_ns(arguments, surveyed)
+            result::bound_ns(arguments, contents)
         ),
         seed: arguments.seed,
     }

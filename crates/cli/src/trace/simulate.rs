@@ -8,8 +8,9 @@ use nvmed_flash::Profile;
 use nvmed_replay::{Simulated, Simulation};
 use nvmed_report::Traced;
 use nvmed_stack::DriveProfile;
-use nvmed_trace::{Analysis, Catalogue, Cell, Request, Row, Sink, Summary, Timeline, TraceError};
+use nvmed_trace::{Analysis, Catalogue, Cell, Request, Row, Sink, Summary, Timeline};
 use serde_json::{Value, json};
+use std::iter::from_fn;
 
 /// What a drive did with the trace.
 struct Found {
@@ -32,12 +33,12 @@ pub fn run(arguments: &Simulate) -> Result<(), Failure> {
     let drives = arguments.profile.iter().map(|name| drive(name, arguments.size));
     let drives = drives.collect::<Result<Vec<(Option<f64>, Profile)>, Failure>>()?;
     super::files::readable_again(&arguments.file)?;
-    let surveyed = super::files::survey(&arguments.file, &arguments.reading, |_| {})?;
+    let known = super::files::read_once(&arguments.file, &arguments.reading, |_| {})?;
     let found = arguments
         .profile
         .iter()
         .zip(&drives)
-        .map(|(name, (_, drive))| simulate(arguments, name, drive, &surveyed));
+        .map(|(name, (_, drive))| simulate(arguments, name, drive, &known));
     let found = found.collect::<Result<Vec<Found>, Failure>>()?;
     if let Some(path) = &arguments.html {
         let traced =
@@ -85,33 +86,26 @@ fn simulate(
     (names, devices): &(Catalogue, u64),
 ) -> Result<Found, Failure> {
     let failed = |error: nvmed_flash::ProfileError| Failure::new(Status::Failed, format!("{name}: {error}"));
-    let mut simulation = Simulation::new(drive, arguments.used).map_err(failed)?;
-    let mut first = super::files::open(&arguments.file, &arguments.reading)?;
-    simulation.prepare_from(|| first.next()).map_err(super::files::failure)?;
+    let simulation = Simulation::new(drive, arguments.used).map_err(failed)?;
+    let open = || super::files::open(&arguments.file, &arguments.reading);
+    let (mut first, mut second) = (open()?, open()?);
     let sink = arguments.output.as_ref().map(|path| Sink::create(path, arguments.to_format));
     let mut sink = sink.transpose().map_err(super::files::failure)?;
     let mut analysis = Analysis::default();
     let mut timeline = arguments.html.as_ref().map(|_| Timeline::default());
-    let mut done: Vec<Request> = Vec::new();
-    let mut write = |done: &mut Vec<Request>, analysis: &mut Analysis| -> Result<(), TraceError> {
-        for request in done.drain(..) {
-            analysis.push(&request);
-            timeline.iter_mut().for_each(|timeline| timeline.push(&request));
-            sink.as_mut().map_or(Ok(()), |sink| sink.write(&request, names))?;
-        }
-        Ok(())
+    // One drive is one device: what waits for another request waits for any.
+    let joined = |request: Request| match *devices {
+        0 | 1 => request,
+        _ => Request { device: 0, ..request },
     };
-    let mut second = super::files::open(&arguments.file, &arguments.reading)?;
-    while let Some(mut request) = second.next().map_err(super::files::failure)? {
-        // One drive is one device: what waits for another request waits for any.
-        if *devices > 1 {
-            request.device = 0;
-        }
-        simulation.push(&request, &mut |one| done.push(one));
-        write(&mut done, &mut analysis).map_err(super::files::failure)?;
-    }
-    let simulated = simulation.finish(&mut |one| done.push(one));
-    write(&mut done, &mut analysis).map_err(super::files::failure)?;
+    let first = from_fn(|| first.next().transpose());
+    let second = from_fn(|| second.next().map(|next| next.map(joined)).transpose());
+    let write = |request: Request| {
+        analysis.push(&request);
+        timeline.iter_mut().for_each(|timeline| timeline.push(&request));
+        sink.as_mut().map_or(Ok(()), |sink| sink.write(&request, names))
+    };
+    let simulated = simulation.serve(first, second, write).map_err(super::files::failure)?;
     if let Some(sink) = sink {
         let written = sink.finish(names).map_err(super::files::failure)?;
         if let Some(path) = &arguments.output {

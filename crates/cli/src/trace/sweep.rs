@@ -10,7 +10,7 @@ use crate::failure::{Failure, Status};
 use crate::output::Output;
 use crate::status_line::StatusLine;
 use grid::{CELLS_MAX, Grid};
-use nvmed_replay::{Answer, Input, InputError, Surveyed, Trial, TrialError, WORKERS_MAX, survey};
+use nvmed_replay::{Answer, Digested, Input, InputError, Trial, TrialError, WORKERS_MAX};
 use nvmed_trace::Options;
 use results::Results;
 use shown::Table;
@@ -70,7 +70,7 @@ fn tell_spare(file: &Path, grid: &Grid) {
 }
 
 /// The traces, each read once; what of them is malformed is told.
-fn traces(arguments: &Sweep, grid: &Grid) -> Result<Vec<Surveyed>, Failure> {
+fn traces(arguments: &Sweep, grid: &Grid) -> Result<Vec<Digested>, Failure> {
     let options = Options {
         format: arguments.reading.format,
         tolerance: arguments.reading.malformed.unwrap_or_default(),
@@ -108,7 +108,7 @@ fn traces(arguments: &Sweep, grid: &Grid) -> Result<Vec<Surveyed>, Failure> {
     let mut traces = Vec::new();
     for (name, dir) in named {
         let input = Input::named(name, dir, options).map_err(|error| failure(&error))?.selecting(&selection);
-        let (trace, reading) = survey(input).map_err(|error| failure(&error))?;
+        let (trace, reading) = Digested::of(input).map_err(|error| failure(&error))?;
         if let Some((counts, malformed)) = reading.told() {
             super::files::report_counts(Path::new(name), counts, malformed);
         }

@@ -17,6 +17,8 @@ pub(super) use tables::{CharacteristicsHold, Combinations, SinglePages, TABLE_3,
 pub(super) use throughput::Throughput;
 
 use crate::error::LabError;
+use nvmed_flash::Profile;
+use nvmed_replay::{Simulated, Simulation};
 use nvmed_trace::{Analysis, Model, Part, Request, Row, Synthesis};
 
 /// The applications among the rows; the others are combinations of them.
@@ -32,6 +34,21 @@ fn synthesised(row: &Row, seed: u64) -> Result<impl Iterator<Item = Request>, La
     let failed = |error| LabError::missing(format!("no trace is like the row of {}: {error}", row.name));
     let model = Model::of(row).map_err(failed)?;
     Synthesis::of(&model, seed).map_err(failed)
+}
+
+/// Serves a trace on a new drive, or on one that was used for long: what drives do with it, of which each request, when
+/// it is done, goes to `each`.
+fn served(
+    profile: &Profile,
+    is_used: bool,
+    first: impl Iterator<Item = Request>,
+    second: impl Iterator<Item = Request>,
+    mut each: impl FnMut(Request),
+) -> Result<Simulated, LabError> {
+    Simulation::new(profile, is_used)?.serve(first.map(Ok), second.map(Ok), |request| {
+        each(request);
+        Ok(())
+    })
 }
 
 /// What a trace is like.

@@ -1,7 +1,7 @@
 //! One leg of a replay: a thread that reads, one that replays, and this one, which writes, and shows how far it is.
 
 use super::progress::Progress;
-use super::{COMMAND, Surveyed};
+use super::{COMMAND, Contents};
 use crate::failure::{Failure, Status};
 use crate::stop::STOP;
 use crate::trace::arguments::Replay;
@@ -39,7 +39,7 @@ type Done = (Request, Outcome);
 /// One leg of a replay.
 pub(super) struct Leg<'a> {
     pub arguments: &'a Replay,
-    pub surveyed: &'a Surveyed,
+    pub contents: &'a Contents,
     pub identity: &'a Identity,
     /// Where it begins.
     pub state: State,
@@ -122,7 +122,7 @@ impl Leg<'_> {
             (reader.join().expect(panicked), replay.join().expect(panicked))
         });
         let survey = read.map_err(crate::trace::files::failure)?;
-        if !replayed.stopped && ended.is_ok() && survey.digest() != self.surveyed.survey.digest() {
+        if !replayed.stopped && ended.is_ok() && survey.digest() != self.contents.survey.digest() {
             let path = self.arguments.trace.display();
             let what = "the trace was changed while it was replayed, so that this is no replay of it";
             return Err(Failure::new(Status::Failed, format!("{COMMAND}: {path}: {what}")));
@@ -190,7 +190,7 @@ impl<'a> Keeper<'a> {
             state: State { legs: leg.state.legs + 1, ..leg.state },
             given: 0,
             saved_ns: now_ns(),
-            progress: Progress::new(leg.surveyed.survey.requests, leg.state.done),
+            progress: Progress::new(leg.contents.survey.requests, leg.state.done),
             failed: None,
         };
         if let Some(path) = output.filter(|_| leg.state.done > 0) {
@@ -208,7 +208,7 @@ impl<'a> Keeper<'a> {
             if let TraceError::Read { .. } = error { gone } else { crate::trace::files::failure(error) }
         };
         let mut source = Source::open(path, &options).map_err(failed)?;
-        let mut names = self.leg.surveyed.names.clone();
+        let mut names = self.leg.contents.names.clone();
         // A file with more rows is that of a command which was killed before it could say so in the state.
         let rows = self.leg.state.rows;
         while self.given < rows {
@@ -256,7 +256,7 @@ impl<'a> Keeper<'a> {
             self.state.push(request, *outcome, has_deadlines.then_some(self.leg.bound_ns));
             let Some(sink) = &mut self.sink else { continue };
             self.given += 1;
-            if let Err(error) = sink.write(request, &self.leg.surveyed.names) {
+            if let Err(error) = sink.write(request, &self.leg.contents.names) {
                 // The file that is meant is as it was.
                 self.sink = None;
                 self.failed = Some(crate::trace::files::failure(error));
@@ -282,13 +282,13 @@ impl<'a> Keeper<'a> {
             return Err(failure);
         }
         if let Some(sink) = self.sink.take().filter(|_| is_whole) {
-            let written = sink.finish(&self.leg.surveyed.names).map_err(crate::trace::files::failure)?;
+            let written = sink.finish(&self.leg.contents.names).map_err(crate::trace::files::failure)?;
             self.state.rows = self.given.saturating_sub(written.left_out);
             if let Some(path) = &self.leg.arguments.output {
                 crate::trace::files::tell(path, self.leg.arguments.to_format, &written);
             }
         }
-        let is_end = is_checked && self.state.done == self.leg.surveyed.survey.requests;
+        let is_end = is_checked && self.state.done == self.leg.contents.survey.requests;
         match &self.leg.arguments.state {
             Some(path) if is_end && is_whole => {
                 // It is there if the replay was interrupted.

@@ -1,7 +1,7 @@
 //! What a replay found, for people and as JSON; and whether it was one.
 
 use super::leg::Ended;
-use super::{COMMAND, Surveyed, failure, is_written, pacing};
+use super::{COMMAND, Contents, failure, is_written, pacing};
 use crate::failure::{Failure, Status};
 use crate::inspect::size;
 use crate::output::Output;
@@ -20,13 +20,13 @@ const LATE_NS_MIN: u64 = 1_000_000;
 /// It is no replay: stopped, failed, or late.
 pub(super) fn tell(
     arguments: &Replay,
-    surveyed: &Surveyed,
+    contents: &Contents,
     (spec, name): (&DeviceSpec, &str),
     before: &State,
     ended: &Ended,
 ) -> Result<(), Failure> {
-    let (replayed, state, all) = (&ended.replayed, &ended.state, surveyed.survey.requests);
-    let bound_ns = bound_ns(arguments, surveyed);
+    let (replayed, state, all) = (&ended.replayed, &ended.state, contents.survey.requests);
+    let bound_ns = bound_ns(arguments, contents);
     let device = spec.to_string();
     let facts = Facts { arguments, replayed, device: &device, before, state, all, bound_ns };
     let mut out = Output::new();
@@ -37,7 +37,7 @@ pub(super) fn tell(
         return Err(failure(name, error));
     }
     if replayed.stopped && state.done != all {
-        let asked = is_written(arguments, &surveyed.survey) && !state.may_destroy;
+        let asked = is_written(arguments, &contents.survey) && !state.may_destroy;
         let with = if asked { " with --destroy-data" } else { "" };
         let goes_on = match &arguments.state {
             Some(path) => format!("; the same command{with} goes on there, by {}", path.display()),
@@ -68,8 +68,8 @@ pub(super) fn tell(
 }
 
 /// How late 99 % of the requests may be.
-pub(super) fn bound_ns(arguments: &Replay, surveyed: &Surveyed) -> u64 {
-    let gap = surveyed.survey.median_gap_ns() as f64 / arguments.speed.unwrap_or(1.0);
+pub(super) fn bound_ns(arguments: &Replay, contents: &Contents) -> u64 {
+    let gap = contents.survey.median_gap_ns() as f64 / arguments.speed.unwrap_or(1.0);
     let asked = arguments.late_bound.map(|bound| u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX));
     asked.unwrap_or((gap as u64).max(LATE_NS_MIN))
 }

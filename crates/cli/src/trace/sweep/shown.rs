@@ -2,7 +2,7 @@
 
 use super::grid::Grid;
 use super::results;
-use nvmed_replay::{Answer, Surveyed, front};
+use nvmed_replay::{Answer, Digested, front};
 use nvmed_report::{Swept, SweptTrace};
 use serde_json::{Map, Value, json};
 
@@ -35,8 +35,8 @@ pub struct Table<'a> {
 
 impl<'a> Table<'a> {
     /// The answers of a grid, whose traces go fastest.
-    pub fn of(grid: &'a Grid, traces: &'a [Surveyed], answers: &[Answer]) -> Self {
-        let of_trace = |(at, trace): (usize, &'a Surveyed)| {
+    pub fn of(grid: &'a Grid, traces: &'a [Digested], answers: &[Answer]) -> Self {
+        let of_trace = |(at, trace): (usize, &'a Digested)| {
             let answers = answers.iter().skip(at).step_by(traces.len());
             let lines = grid.drives.iter().zip(answers).map(|(drive, &answer)| Line {
                 places: &drive.places,

@@ -1,12 +1,12 @@
 //! The case study (section V) once more, on devices that were in use for long: what collection adds.
 
 use super::hps::{BOTH, DEVICES, EIGHT, FOUR, device, gain, mean};
-use super::{applications, synthesised};
+use super::{applications, served, synthesised};
 use crate::duel::{Measured, Series};
 use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Finding, Goal};
 use nvmed_flash::{Medium, Profile};
-use nvmed_replay::{Simulated, Simulation};
+use nvmed_replay::Simulated;
 use nvmed_trace::{Op, Request, Row};
 
 /// Planes of Table V.
@@ -63,19 +63,15 @@ impl Run {
 }
 
 fn run(profile: &Profile, row: &Row, bytes: u64) -> Result<Run, LabError> {
-    let failed = |error: nvmed_flash::ProfileError| LabError::missing(error.to_string());
-    let mut simulation = Simulation::new(profile, true).map_err(failed)?;
-    simulation.prepare(synthesised(row, SEED)?);
     let (all, once) = repeated(row, bytes)?;
     let (mut sum_ns, mut count) = (0, 0);
     // What a device has not caught up with when a trace begins again is no response of the trace.
-    let mut each = |done: Request| {
+    let each = |done: Request| {
         if count < once {
             (sum_ns, count) = (sum_ns + done.response_ns().unwrap_or(0), count + 1);
         }
     };
-    all.for_each(|request| simulation.push(&request, &mut each));
-    let simulated = simulation.finish(&mut each);
+    let simulated = served(profile, true, synthesised(row, SEED)?, all, each)?;
     let block_bytes = match &profile.medium {
         Medium::Array(array) if array.blocks.len() == 1 => {
             Some(u64::from(array.blocks[0].pages) * array.blocks[0].page_bytes)

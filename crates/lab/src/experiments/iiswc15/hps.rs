@@ -1,13 +1,12 @@
 //! The case study (section V): pages of 4 KiB, of 8 KiB, and both in one plane.
 
-use super::{applications, synthesised};
+use super::{applications, served, synthesised};
 use crate::cell::Cell;
 use crate::duel::{Measured, Series};
 use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Finding, Goal};
 use crate::samples::Samples;
 use nvmed_flash::{Medium, Profile, UNIT_BYTES};
-use nvmed_replay::Simulation;
 use nvmed_stack::DriveProfile;
 use nvmed_trace::{Op, Request, Row};
 
@@ -64,16 +63,12 @@ fn trace(row: &Row, seed: u64, effort: &Effort) -> Result<impl Iterator<Item = R
 }
 
 fn run(profile: &Profile, row: &Row, seed: u64, effort: &Effort) -> Result<Run, LabError> {
-    let mut simulation =
-        Simulation::new(profile, false).map_err(|error| LabError::missing(error.to_string()))?;
-    simulation.prepare(trace(row, seed, effort)?);
     let mut requests = Vec::new();
-    let mut each = |done: Request| {
+    let each = |done: Request| {
         let waited = done.start_ns != Some(done.arrival_ns);
         requests.push((done.op == Op::Write, done.response_ns().unwrap_or(0), waited));
     };
-    trace(row, seed, effort)?.for_each(|request| simulation.push(&request, &mut each));
-    let simulated = simulation.finish(&mut each);
+    let simulated = served(profile, false, trace(row, seed, effort)?, trace(row, seed, effort)?, each)?;
     let sum: u64 = requests.iter().map(|(_, response_ns, _)| response_ns).sum();
     let mean_response_ms = sum as f64 / requests.len() as f64 / 1e6;
     Ok(Run { mean_response_ms, utilization: simulated.utilization(), requests })

@@ -8,7 +8,7 @@ mod slc;
 mod wear;
 
 use super::hps::device;
-use super::synthesised;
+use super::{served, synthesised};
 use crate::advice::{Advice, Evidence};
 use crate::duel::{Measured, Series};
 use crate::error::LabError;
@@ -80,17 +80,17 @@ struct Served {
 }
 
 fn serve(profile: &Profile, is_used: bool, requests: &[Request]) -> Result<Served, LabError> {
-    let mut simulation = simulation(profile, is_used)?;
-    simulation.prepare(requests.iter().copied());
+    let trace = || requests.iter().copied();
     let mut done = Vec::with_capacity(requests.len());
-    let mut each = |request| done.push(request);
-    requests.iter().for_each(|request| simulation.push(request, &mut each));
-    let simulated = simulation.finish(&mut each);
+    let simulated = served(profile, is_used, trace(), trace(), |request| done.push(request))?;
     Ok(Served { requests: done, simulated })
 }
 
-fn simulation(profile: &Profile, is_used: bool) -> Result<Simulation, LabError> {
-    Simulation::new(profile, is_used).map_err(|error| LabError::missing(error.to_string()))
+/// A drive that has what requests read before they write it.
+fn prepared(profile: &Profile, is_used: bool, requests: &[Request]) -> Result<Simulation, LabError> {
+    let mut simulation = Simulation::new(profile, is_used)?;
+    simulation.prepare(requests.iter().copied().map(Ok::<_, LabError>))?;
+    Ok(simulation)
 }
 
 /// Mean response of the requests that are meant, in milliseconds; `NaN` of none.

@@ -1,13 +1,12 @@
 //! Throughput by request size (Figure 3).
 
 use super::hps::DEVICES;
-use super::synthesised;
+use super::{served, synthesised};
 use crate::cell::Cell;
 use crate::duel::{Measured, Series};
 use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Finding, Goal};
 use nvmed_flash::{Profile, UNIT_BYTES};
-use nvmed_replay::Simulation;
 use nvmed_stack::DriveProfile;
 use nvmed_trace::{Op, Request, Row};
 
@@ -81,11 +80,7 @@ fn curves(profile: &Profile, seeds: u64) -> Result<[Curve; 2], LabError> {
     };
     for row in Row::published() {
         for seed in 1..=seeds {
-            let failed = |error: nvmed_flash::ProfileError| LabError::missing(error.to_string());
-            let mut simulation = Simulation::new(profile, false).map_err(failed)?;
-            simulation.prepare(synthesised(&row, seed)?);
-            synthesised(&row, seed)?.for_each(|request| simulation.push(&request, &mut each));
-            simulation.finish(&mut each);
+            served(profile, false, synthesised(&row, seed)?, synthesised(&row, seed)?, &mut each)?;
         }
     }
     Ok(curves)

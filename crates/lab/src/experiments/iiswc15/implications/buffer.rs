@@ -1,8 +1,8 @@
 //! Implication 3: memory in the device.
 
 use super::{
-    MATTERS, PLANES, Trace, Tried, changed, largest_ratio, less_percent, mean_ms, median_ratio, serve,
-    simulation,
+    MATTERS, PLANES, Trace, Tried, changed, largest_ratio, less_percent, mean_ms, median_ratio, prepared,
+    serve,
 };
 use crate::advice::{Advice, Evidence, Judgement};
 use crate::error::LabError;
@@ -123,8 +123,7 @@ fn hits(trace: &Trace, bytes: u64) -> Hits {
 /// flash has done its part.
 fn buffered(flash: &Profile, link: Rate, trace: &Trace, bytes: u64) -> Result<f64, LabError> {
     let mut lru = Lru { units_max: (bytes / UNIT_BYTES) as usize, ..Lru::default() };
-    let mut simulation = simulation(flash, false)?;
-    simulation.prepare(trace.requests.iter().copied());
+    let mut simulation = prepared(flash, false, &trace.requests)?;
     let begin = trace.requests.first().map_or(0, |first| first.arrival_ns);
     let (mut free_ns, mut sum_ns) = (begin, 0);
     for request in &trace.requests {

@@ -1,6 +1,6 @@
 //! Implication 2: garbage collection while the device is idle.
 
-use super::{PLANES, Served, Trace, Tried, changed, mean_ms, serve, simulation};
+use super::{PLANES, Served, Trace, Tried, changed, mean_ms, prepared, serve};
 use crate::advice::{Advice, Evidence, Judgement};
 use crate::error::LabError;
 use crate::experiment::Effort;
@@ -31,8 +31,7 @@ const STALL: usize = 2;
 
 /// A used drive that was let alone for a night, and then given the trace.
 fn after_a_night(profile: &Profile, requests: &[Request]) -> Result<Served, LabError> {
-    let mut simulation = simulation(profile, true)?;
-    simulation.prepare(requests.iter().copied());
+    let mut simulation = prepared(profile, true, requests)?;
     let begin_ns = requests.first().map_or(0, |first| first.arrival_ns);
     for time in [begin_ns, begin_ns + NIGHT_NS] {
         simulation.push(&Request::new(Op::Flush, 0, 0, time), &mut |_| ());

@@ -1,6 +1,6 @@
 //! Implication 4: how evenly blocks wear, and what it costs to see to it.
 
-use super::{PLANES, SEED, Trace, Tried, changed, simulation};
+use super::{PLANES, SEED, Trace, Tried, changed, prepared};
 use crate::advice::{Advice, Evidence, Judgement};
 use crate::error::LabError;
 use crate::experiment::Effort;
@@ -84,8 +84,7 @@ fn sample(trace: &Trace) -> Vec<u64> {
 
 /// Writes a trace's units again and again, in the same place or elsewhere each time.
 fn worn(effort: &Effort, profile: &Profile, units: &[u64], elsewhere: bool) -> Result<Worn, LabError> {
-    let mut simulation = simulation(profile, true)?;
-    simulation.prepare(std::iter::empty());
+    let mut simulation = prepared(profile, true, &[])?;
     let nvmed_flash::Medium::Array(array) = &profile.medium else {
         return Err(LabError::missing("a drive of dies"));
     };
