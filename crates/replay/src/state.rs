@@ -2,10 +2,9 @@
 
 use crate::error::ReplayError;
 use crate::feed::Outcome;
-use nvmed_trace::Request;
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use nvmed_trace::{OutputFile, Request};
+use std::io;
+use std::path::Path;
 
 /// Longest file that is taken for a state.
 const BYTES_MAX: u64 = 64 << 10;
@@ -136,14 +135,6 @@ impl State {
         }))
     }
 
-    /// Where a state is written that becomes the file at `path` when it is whole.
-    #[must_use]
-    pub fn part(path: &Path) -> PathBuf {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".new");
-        name.into()
-    }
-
     /// Puts it into a file, which holds this state or the one before, whatever happens meanwhile.
     ///
     /// # Errors
@@ -161,16 +152,7 @@ impl State {
             u8::from(may_destroy)
         );
         let text = format!("{body}\n{CRC} {:08x}\n", crc32c::crc32c(body.as_bytes()));
-        let part = Self::part(path);
-        let write = || -> io::Result<()> {
-            let mut file = File::create(&part)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_data()?;
-            std::fs::rename(&part, path)
-        };
-        write().map_err(|error| {
-            let _ = std::fs::remove_file(&part);
-            ReplayError::State { path: path.to_owned(), error }
-        })
+        let written = OutputFile::write(path, text.as_bytes());
+        written.map_err(|error| ReplayError::State { path: path.to_owned(), error })
     }
 }

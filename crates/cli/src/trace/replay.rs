@@ -98,7 +98,6 @@ fn check(arguments: &Replay, spec: &DeviceSpec) -> Result<(), Failure> {
 /// written.
 fn keep_apart(arguments: &Replay, spec: &DeviceSpec) -> Result<(), Failure> {
     let (output, state) = (arguments.output.as_deref(), arguments.state.as_deref());
-    let part = state.map(State::part);
     let device = match spec {
         DeviceSpec::VfioUser(spec) => Some(spec.socket.as_str()),
         DeviceSpec::UringCmd(spec) => Some(spec.path.as_str()),
@@ -106,7 +105,7 @@ fn keep_apart(arguments: &Replay, spec: &DeviceSpec) -> Result<(), Failure> {
     };
     let read = [(device.map(Path::new), "the device"), (Some(&*arguments.trace), "the trace")];
     let results = (output, "the file of results");
-    let written = [(output, "-o"), (state, "--state"), (part.as_deref(), "--state")];
+    let written = [(output, "-o"), (state, "--state")];
     for (path, option) in written {
         let Some(path) = path else { continue };
         let others = (option != "-o").then_some(results);

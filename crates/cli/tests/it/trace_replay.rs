@@ -107,8 +107,8 @@ fn what_cannot_be_replayed_is_a_line_and_touches_nothing() {
     fails(&["far", DEVICE, "--device", "sdb", "--dependent"], 1, "1 of 1 requests have no finish");
     fails(&["a", DEVICE, "--state", "state"], 2, "what is in this device ends with the command");
     fails(&["a", DEVICE, "-o", "a"], 2, "-o would write a over the trace");
-    std::fs::hard_link(scratch.path("disk"), scratch.path("link.new")).unwrap();
-    for (option, path) in [("-o", "disk"), ("-o", "link.new"), ("--state", "./disk"), ("--state", "link")] {
+    std::fs::hard_link(scratch.path("disk"), scratch.path("link")).unwrap();
+    for (option, path) in [("-o", "disk"), ("-o", "link"), ("--state", "./disk"), ("--state", "link")] {
         fails(&["a", device, "--destroy-data", option, path], 2, "over the device; name another file");
     }
     fails(&["a", device, "-o", "x", "--state", "./x"], 2, "--state would write ./x over the file of results");
