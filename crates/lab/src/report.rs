@@ -23,8 +23,17 @@ pub struct Tick {
     pub cores: f64,
 }
 
-/// Percentiles that are told.
-const PERCENTILES: [f64; 8] = [1.0, 10.0, 50.0, 90.0, 95.0, 99.0, 99.9, 99.99];
+/// Percentiles that are told, and their names in JSON: as those of every other output, the digits and the unit.
+const PERCENTILES: [(f64, &str); 8] = [
+    (1.0, "p1_ns"),
+    (10.0, "p10_ns"),
+    (50.0, "p50_ns"),
+    (90.0, "p90_ns"),
+    (95.0, "p95_ns"),
+    (99.0, "p99_ns"),
+    (99.9, "p999_ns"),
+    (99.99, "p9999_ns"),
+];
 
 /// What a load did.
 #[derive(Clone, Debug, Default)]
@@ -102,7 +111,7 @@ impl Report {
         match &self.latency {
             Some(latency) => {
                 let _ = write!(out, "latency     mean {}", time(latency.mean_ns() as f64));
-                for percent in PERCENTILES {
+                for (percent, _) in PERCENTILES {
                     let _ = write!(out, ", p{percent} {}", time(latency.percentile_ns(percent) as f64));
                 }
                 let _ = write!(out, ", longest {}\n            ", time(latency.max_ns() as f64));
@@ -156,16 +165,14 @@ impl Report {
             "ticks": self.ticks,
         });
         if let Some(latency) = &self.latency {
-            let percentiles: serde_json::Map<String, serde_json::Value> = PERCENTILES
-                .iter()
-                .map(|percent| (format!("p{percent}"), latency.percentile_ns(*percent).into()))
-                .collect();
-            value["latency_ns"] = serde_json::json!({
-                "mean": latency.mean_ns(),
-                "max": latency.max_ns(),
-                "percentiles": percentiles,
-                "stamp_cost": self.stamp_ns,
+            value["latency"] = serde_json::json!({
+                "mean_ns": latency.mean_ns(),
+                "max_ns": latency.max_ns(),
+                "stamp_cost_ns": self.stamp_ns,
             });
+            for (percent, name) in PERCENTILES {
+                value["latency"][name] = latency.percentile_ns(percent).into();
+            }
         }
         if let Some(seed) = self.seed {
             value["verify"] = serde_json::json!({ "seed": seed, "requests": self.verified });

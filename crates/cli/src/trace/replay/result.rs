@@ -107,8 +107,8 @@ fn times(times: &Times) -> String {
 fn times_json(times: &Times) -> Value {
     let at = |percent| (times.count() > 0).then(|| times.percentile_ns(percent));
     json!({
-        "count": times.count(), "mean": times.mean_ns(), "p50": at(50.0), "p90": at(90.0), "p99": at(99.0),
-        "p99.9": at(99.9), "max": (times.count() > 0).then(|| times.max_ns()),
+        "count": times.count(), "mean_ns": times.mean_ns(), "p50_ns": at(50.0), "p90_ns": at(90.0),
+        "p99_ns": at(99.0), "p999_ns": at(99.9), "max_ns": (times.count() > 0).then(|| times.max_ns()),
     })
 }
 
@@ -228,11 +228,11 @@ impl Facts<'_> {
             "seconds": self.seconds(),
             "asked_per_s": self.replayed.asked_per_s(), "got_per_s": self.replayed.got_per_s(),
             "late_bound_ns": self.bound_ns,
-            "lateness_ns": times_json(&self.replayed.lateness),
-            "response_ns": times_json(&self.replayed.response),
-            "service_ns": times_json(&self.replayed.service),
-            "recorded_response_ns": times_json(&self.replayed.recorded_response),
-            "recorded_service_ns": times_json(&self.replayed.recorded_service),
+            "lateness": times_json(&self.replayed.lateness),
+            "response": times_json(&self.replayed.response),
+            "service": times_json(&self.replayed.service),
+            "recorded_response": times_json(&self.replayed.recorded_response),
+            "recorded_service": times_json(&self.replayed.recorded_service),
         })
     }
 }
