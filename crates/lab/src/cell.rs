@@ -67,13 +67,15 @@ pub(crate) fn summary(cells: &[Cell], experiment: Goal) -> String {
                 cell.row, cell.column, cell.ours, cell.paper
             ));
         }
+        None if beside > 0 => {}
         None => parts.push("no cells judged".to_owned()),
     }
     if contradicted > 0 {
         parts.push(format!("{contradicted} that the paper contradicts"));
     }
     if beside > 0 {
-        parts.push(format!("{beside} shown and not judged"));
+        let cells = if parts.is_empty() { " cells" } else { "" };
+        parts.push(format!("{beside}{cells} shown and not judged"));
     }
     parts.join("; ")
 }

@@ -47,17 +47,23 @@ impl Zram {
         Ok(zram)
     }
 
-    /// Write requests and bytes written since it was made: the fifth and seventh figures, the latter in sectors
-    /// (Documentation/block/stat).
+    /// Write requests and bytes written since it was made.
     ///
     /// # Errors
     /// The kernel does not tell.
     pub fn writes(&self) -> Result<(u64, u64), LabError> {
+        let told = self.told()?;
+        Ok((told.writes, told.written_bytes))
+    }
+
+    /// What the kernel has counted since it was made.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub(crate) fn told(&self) -> Result<BlockCounts, LabError> {
         let path = format!("/sys/block/zram{}/stat", self.number);
         let text = std::fs::read_to_string(&path).map_err(|error| LabError::program(&path, &error))?;
-        let figure = |at: usize| text.split_ascii_whitespace().nth(at)?.parse::<u64>().ok();
-        let counted = figure(4).zip(figure(6)).map(|(requests, sectors)| (requests, sectors * 512));
-        counted.ok_or_else(|| LabError::missing(format!("{path} has no counts of writes: {text:?}")))
+        BlockCounts::of(&text).ok_or_else(|| LabError::missing(format!("{path} has no counts: {text:?}")))
     }
 
     /// Its block device.
@@ -70,6 +76,42 @@ impl Zram {
 impl Drop for Zram {
     fn drop(&mut self) {
         undo::undo(&HostResource::Zram(self.number));
+    }
+}
+
+/// What a block device was asked for (Documentation/block/stat.rst).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockCounts {
+    /// Requests that read, write, discard and flush.
+    pub operations: u64,
+    /// Of those, the ones that write.
+    writes: u64,
+    /// Bytes that were read and written.
+    pub bytes: u64,
+    /// Of those, the ones that were written.
+    written_bytes: u64,
+}
+
+impl BlockCounts {
+    /// The counts in a line of `stat`. Kernels before 4.18 have no discards in it, those before 5.5 no flushes.
+    fn of(line: &str) -> Option<Self> {
+        let figures: Option<Vec<u64>> =
+            line.split_ascii_whitespace().map(|figure| figure.parse().ok()).collect();
+        let figures = figures?;
+        let (reads, writes) = (*figures.first()?, *figures.get(4)?);
+        let [read_bytes, written_bytes] = [figures.get(2)?, figures.get(6)?].map(|sectors| sectors * 512);
+        let later = [11, 15].iter().filter_map(|&at| figures.get(at)).sum::<u64>();
+        Some(Self {
+            operations: reads + writes + later,
+            writes,
+            bytes: read_bytes + written_bytes,
+            written_bytes,
+        })
+    }
+
+    /// Operations and bytes since an earlier look.
+    pub(crate) fn since(&self, before: &Self) -> (u64, u64) {
+        (self.operations - before.operations, self.bytes - before.bytes)
     }
 }
 
@@ -110,6 +152,16 @@ impl Mounted {
         run(Command::new("umount").arg(&self.dir))?;
         run(Command::new("mount").arg(zram.device()).arg(&self.dir))?;
         Ok(())
+    }
+
+    /// Everything that was written is on the disk.
+    ///
+    /// # Errors
+    /// The host refuses.
+    pub(crate) fn sync(&self) -> Result<(), LabError> {
+        let dir = std::fs::File::open(&self.dir);
+        let dir = dir.map_err(|error| LabError::program(self.dir.display(), &error))?;
+        rustix::fs::syncfs(dir).map_err(|errno| LabError::host("syncfs", errno))
     }
 
     /// Where it is mounted.
@@ -245,4 +297,21 @@ pub fn fill(device: &Path, bytes: u64) -> Result<(), LabError> {
         }
     }
     rustix::fs::fsync(&fd).map_err(fail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BlockCounts;
+
+    #[test]
+    fn operations_of_a_disk_are_all_kinds_that_its_kernel_counts() {
+        // Reads, merged, sectors, ms; writes the same; under way, busy, waiting; discards the same; flushes, ms.
+        let line = "     100 1 800 2 30 3 240 4 0 5 6 7 0 70 8 9 10\n";
+        let counts = BlockCounts::of(line).unwrap();
+        assert_eq!((counts.operations, counts.bytes), (100 + 30 + 7 + 9, (800 + 240) * 512));
+        assert_eq!((counts.writes, counts.written_bytes), (30, 240 * 512));
+        let old = BlockCounts::of("100 1 800 2 30 3 240 4 0 5 6").unwrap();
+        assert_eq!(counts.since(&old), (16, 0));
+        assert_eq!((BlockCounts::of("100 1 800 2"), BlockCounts::of("1 2 3 4 x 6 7")), (None, None));
+    }
 }

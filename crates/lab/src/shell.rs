@@ -2,9 +2,20 @@
 
 use crate::error::LabError;
 use std::io::{Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
+
+/// The `nvmed` program: this one, or the one that lies beside it.
+///
+/// # Errors
+/// [`LabError::Missing`]: there is none.
+pub(crate) fn nvmed() -> Result<PathBuf, LabError> {
+    let own = std::env::current_exe().map_err(|error| LabError::program("this program", &error))?;
+    let path = own.with_file_name("nvmed");
+    let there = path.exists().then_some(path);
+    there.ok_or_else(|| LabError::missing(format!("no `nvmed` beside {}", own.display())))
+}
 
 /// Runs a host program to its end; answers what it wrote to standard output.
 ///

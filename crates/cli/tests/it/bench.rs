@@ -191,3 +191,31 @@ fn the_lab_judges_results() {
         assert_eq!(scratch.run(["lab", "check", "results"]).status, 1, "skipped is a miss");
     }
 }
+
+/// What a recorder writes is on the disk whose operations are counted, so that recording is seen to cost some.
+#[test]
+fn the_lab_counts_what_recorders_write() {
+    let scratch = Scratch::new();
+    let ran = scratch.run(["lab", "run", "iiswc15.overhead", "--quick", "--out", "results"]);
+    assert_eq!(ran.status, 0, "{}{}", ran.out, ran.err);
+    let text = std::fs::read_to_string(scratch.path("results/iiswc15.overhead.json")).unwrap();
+    let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+    if let Some(why) = result["skipped"].as_str() {
+        let lacks = why.contains("zram needs root") || why.contains("sqlite3 shell is needed");
+        assert!(lacks, "{why}");
+        println!("SKIPPED: what recording costs: {why}");
+        return;
+    }
+    for series in result["measured"].as_array().unwrap() {
+        let median = |side: &serde_json::Value| {
+            let mut runs: Vec<f64> =
+                side["runs"].as_array().unwrap().iter().map(|run| run.as_f64().unwrap()).collect();
+            runs.sort_by(f64::total_cmp);
+            runs[runs.len() / 2]
+        };
+        let (with, without) = (median(&series["ours"]), median(&series["rivals"][0]));
+        assert!(with > without && without > 100.0, "{series}");
+    }
+    // The supervisor names what the measuring process has left to it.
+    assert!(!ran.err.contains("undoing") && !ran.err.contains("left behind"), "{}", ran.err);
+}

@@ -6,7 +6,7 @@ use crate::experiment::{Effort, Experiment, Finding, Goal};
 use crate::medium::{Mounted, Zram, formatted};
 use crate::mobile::{App, Replay};
 use crate::samples::Samples;
-use crate::shell::{run, run_with};
+use crate::shell::{nvmed, run, run_with};
 use crate::undo::{self, HostResource};
 use nvmed_stack::{Config, Sharing};
 use nvmed_sys::sync::Mutex;
@@ -130,19 +130,11 @@ impl Seat {
 
     /// Everything is on the disk. Ours is when the program has ended: its mount has too.
     fn sync(&self) -> Result<(), LabError> {
-        let Self::Ext4 { mounted } = self else { return Ok(()) };
-        let dir = std::fs::File::open(mounted.dir());
-        let dir = dir.map_err(|error| LabError::program(mounted.dir().display(), &error))?;
-        rustix::fs::syncfs(dir).map_err(|errno| LabError::host("syncfs", errno))
+        match self {
+            Self::Ours { .. } => Ok(()),
+            Self::Ext4 { mounted } => mounted.sync(),
+        }
     }
-}
-
-/// The `nvmed` program: this one, or the one that lies beside it.
-fn nvmed() -> Result<PathBuf, LabError> {
-    let own = std::env::current_exe().map_err(|error| LabError::program("this program", &error))?;
-    let path = own.with_file_name("nvmed");
-    let there = path.exists().then_some(path);
-    there.ok_or_else(|| LabError::missing(format!("no `nvmed` beside {}", own.display())))
 }
 
 /// Does the work on a fresh disk; the answer of [`App::check`] tells what the database is afterwards.
