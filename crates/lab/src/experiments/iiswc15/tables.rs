@@ -1,6 +1,7 @@
 //! Tables III and IV, the six characteristics, and the combinations.
 
-use super::{APPLICATIONS, applications, found, real};
+use super::real::{self, Real};
+use super::{APPLICATIONS, applications, found};
 use crate::cell::Cell;
 use crate::duel::{Measured, Series};
 use crate::error::LabError;
@@ -8,8 +9,11 @@ use crate::experiment::{Effort, Experiment, Finding, Goal};
 use nvmed_trace::{Cell as Column, Characteristic, Model, Row, Verdict};
 
 const SEED: u64 = 1;
-const METHOD: &str =
-    "traces synthesised from the rows, seed 1, and analysed in one pass by the paper's definitions";
+
+fn method() -> String {
+    let real = real::given().names();
+    format!("traces synthesised from the rows, seed 1{real}; analysed in one pass by the paper's definitions")
+}
 
 /// A table of the paper.
 pub(crate) struct Table {
@@ -50,6 +54,37 @@ pub(crate) static TABLE_4: Table = Table {
     ],
 };
 
+impl Table {
+    /// What is printed of a trace, and what one that it is about has.
+    fn cells(&self, printed: &Row, name: &str, ours: &Row) -> Result<Vec<Cell>, LabError> {
+        let torn = Model::contradictions(printed).map_err(|error| LabError::missing(error.to_string()))?;
+        let cell = |&column: &Column| {
+            let paper = printed.get(column)?;
+            let is_torn = torn.iter().any(|(torn, ..)| *torn == column);
+            let why = "the row's other cells say otherwise, beyond what rounding explains";
+            let contradicted = is_torn.then(|| why.to_owned());
+            let cell = Cell::new(name, column.name(), paper, ours.get(column).unwrap_or(f64::NAN));
+            Some(Cell { contradicted, ..cell })
+        };
+        Ok(self.columns.iter().filter_map(cell).collect())
+    }
+
+    /// The paper's own traces beside its rows, among the cells; of others the values, in lines.
+    fn real(&self, real: &Real) -> Result<(Vec<Cell>, Vec<String>), LabError> {
+        let (mut cells, mut lines) = (Vec::new(), Vec::new());
+        for trace in &real.traces {
+            match trace.printed() {
+                Some(printed) => {
+                    cells.extend(self.cells(&printed, &format!("real {}", trace.row.name), &trace.row)?);
+                }
+                None => lines.push(trace.line(&format!("{} (not judged)", trace.values(self.columns)))),
+            }
+        }
+        lines.extend(real.notes.iter().cloned());
+        Ok((cells, lines))
+    }
+}
+
 impl Experiment for Table {
     fn id(&self) -> &'static str {
         self.id
@@ -66,22 +101,17 @@ impl Experiment for Table {
     fn run(&self, _effort: &Effort) -> Result<Finding, LabError> {
         let mut cells = Vec::new();
         for (row, ours) in Row::published().iter().zip(found(usize::MAX, SEED)?) {
-            let torn = Model::contradictions(row).map_err(|error| LabError::missing(error.to_string()))?;
-            for &column in self.columns {
-                let Some(paper) = row.get(column) else { continue };
-                let ours = ours.get(column).unwrap_or(f64::NAN);
-                let is_torn = torn.iter().any(|(torn, ..)| *torn == column);
-                let why = "the row's other cells say otherwise, beyond what rounding explains";
-                let contradicted = is_torn.then(|| why.to_owned());
-                cells.push(Cell { contradicted, ..Cell::new(&row.name, column.name(), paper, ours) });
-            }
+            cells.extend(self.cells(row, &row.name, &ours)?);
         }
-        let limits = vec![
+        let (real, lines) = self.real(real::given())?;
+        cells.extend(real);
+        let mut limits = vec![
             "the paper's traces are not public as a set; what a synthesised trace is like beyond its row is ours"
                 .to_owned(),
             "requests of a combination: data by mean size, since the column repeats those of other traces".to_owned(),
         ];
-        Ok(Finding { series: Vec::new(), cells, method: METHOD.to_owned(), limits })
+        limits.extend(lines);
+        Ok(Finding { series: Vec::new(), cells, method: method(), limits })
     }
 }
 
@@ -137,7 +167,8 @@ impl Experiment for CharacteristicsHold {
             }
             limits.extend(paper.remarks.iter().map(|remark| format!("{name}: {remark}")));
         }
-        Ok(Finding { series: Vec::new(), cells, method: METHOD.to_owned(), limits })
+        limits.extend(real::given().verdicts());
+        Ok(Finding { series: Vec::new(), cells, method: method(), limits })
     }
 }
 
@@ -173,12 +204,12 @@ impl Experiment for SinglePages {
              that they are in it confirms nothing of the paper"
                 .to_owned(),
         ];
-        limits.extend(real::lines(real::directory().as_deref(), &|row| {
+        limits.extend(real::given().lines(|row| {
             let share = row.get(Column::SinglePage)?;
             let is_in = if (44.9..=57.4).contains(&share) { "in" } else { "not in" };
             Some(format!("{share:.1} % are of 4 KiB, {is_in} the paper's range of 15 applications"))
         }));
-        Ok(Finding { series: Vec::new(), cells, method: METHOD.to_owned(), limits })
+        Ok(Finding { series: Vec::new(), cells, method: method(), limits })
     }
 }
 
@@ -230,12 +261,46 @@ impl Experiment for Combinations {
              were recorded at once"
                 .to_owned(),
         ];
-        limits.extend(real::lines(real::directory().as_deref(), &|row| {
+        limits.extend(real::given().lines(|row| {
             let rate = row.get(Column::Arrival)?;
             Some(format!(
                 "{rate:.2} requests/s, alone: there is no recording with another one to compare it with"
             ))
         }));
-        Ok(Finding { series, cells: Vec::new(), method: METHOD.to_owned(), limits })
+        Ok(Finding { series, cells: Vec::new(), method: method(), limits })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::real::{Real, RealTrace};
+    use super::{Column, TABLE_3};
+    use nvmed_trace::Row;
+
+    #[test]
+    fn the_papers_own_traces_are_judged_and_others_are_shown() {
+        let printed = Row::published_as("Messaging").unwrap();
+        let requests = printed.get(Column::Requests).unwrap();
+        let mut cells: Vec<_> =
+            Column::ALL.into_iter().filter_map(|cell| Some((cell, printed.get(cell)?))).collect();
+        let own = RealTrace::having("log106_Messaging.txt", "biotracer", &cells);
+        cells.retain(|(cell, _)| *cell != Column::MeanRead);
+        cells.iter_mut().filter(|(cell, _)| *cell == Column::Max).for_each(|(_, kib)| *kib *= 2.0);
+        let changed = RealTrace::having("Messaging.txt", "biotracer", &cells);
+        let other =
+            RealTrace::having("Messaging.head48.txt", "biotracer", &[(Column::Requests, requests / 2.0)]);
+        let all = Real { traces: vec![own, changed, other], notes: vec!["a note".to_owned()] };
+        let (judged, lines) = TABLE_3.real(&all).unwrap();
+        let named = |name: &str| judged.iter().filter(|cell| cell.row == name).collect::<Vec<_>>();
+        let (own, changed) = (named("real log106_Messaging.txt"), named("real Messaging.txt"));
+        assert_eq!((own.len(), changed.len(), judged.len()), (8, 8, 16));
+        assert!(own.iter().all(|cell| cell.ratio() == 1.0));
+        let missed: Vec<&str> =
+            changed.iter().filter(|cell| cell.ratio() != 1.0).map(|cell| cell.column.as_str()).collect();
+        assert_eq!(missed, ["max_kib", "mean_read_kib"], "a trace without a cell misses it");
+        assert!(
+            lines[0].starts_with("real trace Messaging.head48.txt, 3 requests: data KiB -, requests 2851, ")
+        );
+        assert_eq!((lines.len(), lines[1].as_str()), (2, "a note"));
     }
 }
