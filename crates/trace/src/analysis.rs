@@ -33,6 +33,9 @@ const DEVICES_MAX: usize = 1 << 16;
 /// and more where its times are.
 const PROCESSES_MAX: usize = 1 << 12;
 
+/// Devices with reuse distances of their own.
+const REUSE_DEVICES_MAX: u32 = 64;
+
 /// An analysis that goes on. Its memory does not grow with the number of requests, but with the places that they touch,
 /// up to a limit.
 #[derive(Debug, Default)]
@@ -46,6 +49,8 @@ pub struct Analysis {
     quantiles_room: quantiles::Room,
     load_room: load::Room,
     reuse: Option<Reuse>,
+    /// Devices that may still have reuse distances of their own.
+    reuse_room: u32,
     out_of_order: u64,
     left_out: u64,
 }
@@ -58,6 +63,7 @@ struct Device {
     working: Working,
     bursts: Bursts,
     load: Load,
+    reuse: Option<Box<Reuse>>,
     /// The end of the last read or write, in bytes.
     last_end: Option<u64>,
     /// The latest arrival of a read or write.
@@ -75,6 +81,13 @@ impl Analysis {
         Self { reuse: Some(Reuse::default()), ..self }
     }
 
+    /// Finds reuse distances of each device, too, of the first 64 that have requests: 30 MiB of memory each, where it
+    /// touches much.
+    #[must_use]
+    pub fn with_reuse_of_devices(self) -> Self {
+        Self { reuse_room: REUSE_DEVICES_MAX, ..self }
+    }
+
     /// Takes the next request. Requests of one device come in the order of their arrivals.
     pub fn push(&mut self, request: &Request) {
         let number = request.device as usize;
@@ -82,7 +95,8 @@ impl Analysis {
             self.left_out += 1;
             return;
         }
-        let device = slot(&mut self.devices, number).get_or_insert_with(|| Box::new(Device::new(request)));
+        let device = slot(&mut self.devices, number)
+            .get_or_insert_with(|| Box::new(Device::new(request, &mut self.reuse_room)));
         if device.last_arrival_ns.is_some_and(|last_ns| request.arrival_ns < last_ns) {
             self.out_of_order += 1;
         }
@@ -103,9 +117,7 @@ impl Analysis {
             device.bursts.push(request.arrival_ns);
             let touched = (request.offset, request.offset.saturating_add(request.bytes));
             device.working.touch(request.arrival_ns, touched, &mut self.working_room);
-            if let Some(reuse) = &mut self.reuse {
-                reuse.push(request);
-            }
+            self.reuse.iter_mut().chain(device.reuse.as_deref_mut()).for_each(|reuse| reuse.push(request));
         }
         device.after(request);
     }
@@ -157,8 +169,11 @@ fn slot<T>(list: &mut Vec<Option<T>>, number: usize) -> &mut Option<T> {
 
 impl Device {
     /// A device with its first request, which it has not been told yet.
-    fn new(first: &Request) -> Self {
+    fn new(first: &Request, reuse_room: &mut u32) -> Self {
+        let has_reuse = *reuse_room > 0;
+        *reuse_room -= u32::from(has_reuse);
         Self {
+            reuse: has_reuse.then(Box::default),
             tally: Tally::default(),
             starts: Starts::default(),
             working: Working::new(first.arrival_ns),
@@ -212,6 +227,7 @@ impl Device {
             depth: part.depth.map(|depth| Depth { utilisation_pct: Some(busy_pct), ..depth }),
             burstiness: self.bursts.finish(self.tally.requests(), span_ns),
             working_set: Some(self.working.finish(span_ns)),
+            reuse: self.reuse.map(|reuse| reuse.finish()),
             ..part
         }
     }

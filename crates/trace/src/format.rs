@@ -157,7 +157,7 @@ pub static FORMATS: [Format; 17] = [
     ),
     text(
         "mqsim",
-        "MQSim's ASCII: as DiskSim's, without a point in the times",
+        "MQSim's ASCII: DiskSim's, no point in the times",
         "ns: arrival",
         || Box::new(disksim::Mqsim),
         lines("", Labelling::Number, disksim::write_mqsim),
@@ -215,7 +215,7 @@ pub static FORMATS: [Format; 17] = [
     ),
     text(
         "csv",
-        "values between commas, semicolons or tabs; the first line names the columns and their units",
+        "columns with names and units, by commas or tabs",
         "of the columns' names",
         || Box::<csv::Csv>::default(),
         lines(csv::FIRST, Labelling::Line, csv::write),

@@ -46,6 +46,6 @@ pub use source::{Options, Source, TraceError, text_of_calls};
 pub use summary::{
     BySide, Depth, Interference, Latencies, Part, Percentiles, SizeClass, Summary, TimeClass, Waiting,
 };
-pub use synth::{Model, SynthError, Synthesis};
+pub use synth::{DeviceModel, Model, Several, SynthError, Synthesis};
 pub use table::{characteristics, remarks, shown, table, verdicts};
-pub use timeline::{OffsetMap, Rate, Timeline};
+pub use timeline::{DepthBin, DepthCourse, OffsetMap, Rate, Timeline};

@@ -33,10 +33,13 @@ pub struct Summary {
 pub struct Part {
     /// The number of the device or process.
     #[serde(skip)]
-    pub(crate) number: u32,
+    pub number: u32,
     /// The row of the tables.
     #[serde(flatten)]
     pub row: Row,
+    /// The first arrival, in the trace's time; 0 where nothing arrived.
+    #[serde(skip)]
+    pub first_arrival_ns: u64,
     /// Discards.
     pub discards: u64,
     /// Flushes.
@@ -78,6 +81,9 @@ pub struct Part {
     pub burstiness: Vec<Burstiness>,
     /// Distinct units; of devices only.
     pub working_set: Option<WorkingSet>,
+    /// Reuse distances; of devices only, and where they were asked for by device.
+    #[serde(skip)]
+    pub reuse: Option<ReuseDistances>,
 }
 
 /// Requests of sizes up to a limit, and above half of it.

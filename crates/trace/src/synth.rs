@@ -6,11 +6,13 @@ mod model;
 mod places;
 mod pool;
 mod recency;
+mod several;
 mod spread;
 mod totals;
 mod touched;
 
 pub use model::Model;
+pub use several::{DeviceModel, Several};
 
 use crate::request::{OFFSET_MAX, TIME_NS_MAX};
 use crate::{Op, Request};

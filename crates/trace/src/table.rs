@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 /// Limits of the distributions in a table, in ms: those of Figures 5 and 6.
 const LIMITS_MS: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
-/// Columns of parts beside each other; more stand below.
-const COLUMNS: usize = 6;
+/// Width of a table, that of a terminal at least: parts stand beside each other as far as they fit, the others below.
+const WIDTH: usize = 80;
 /// Width of what a line is about.
 const HEAD: usize = 26;
 
@@ -17,21 +17,28 @@ type Value<'a> = &'a dyn Fn(&Part) -> Option<f64>;
 /// The parts of some summaries, beside each other.
 #[must_use]
 pub fn table(parts: &[&Part]) -> String {
+    let lines = lines(parts);
+    let widths: Vec<usize> =
+        (0..parts.len()).map(|at| lines.iter().map(|line| width(&line.1[at])).max().unwrap_or(0)).collect();
     let mut text = String::new();
-    for parts in parts.chunks(COLUMNS) {
-        let lines = lines(parts);
-        let widths: Vec<usize> = (0..parts.len())
-            .map(|at| lines.iter().map(|line| width(&line.1[at])).max().unwrap_or(0))
-            .collect();
+    let mut begin = 0;
+    while begin < parts.len() {
+        let ends = widths[begin..].iter().scan(HEAD, |end, width| {
+            *end += 2 + width;
+            Some(*end)
+        });
+        let columns = begin..begin + ends.take_while(|&end| end <= WIDTH).count().max(1);
+        begin = columns.end;
         if !text.is_empty() {
             text.push('\n');
         }
         for (head, values) in &lines {
+            let values = &values[columns.clone()];
             if values.iter().all(String::is_empty) {
                 continue;
             }
             let _ = write!(text, "{head:HEAD$}");
-            for (value, &width) in values.iter().zip(&widths) {
+            for (value, &width) in values.iter().zip(&widths[columns.clone()]) {
                 let _ = write!(text, "  {value:>width$}");
             }
             text.push('\n');
@@ -214,7 +221,7 @@ pub fn remarks(summary: &Summary) -> String {
 pub fn verdicts(all: &[Characteristic]) -> String {
     let said = |one: &Characteristic| format!("{} {}", one.number, one.verdict.words());
     let said = all.iter().map(said).collect::<Vec<_>>().join("; ");
-    format!("The six characteristics of smartphone applications (IISWC'15): {said}\n")
+    format!("The six characteristics of smartphone applications (IISWC'15):\n  {said}\n")
 }
 
 /// The characteristics, with what is behind each verdict.
@@ -282,8 +289,14 @@ mod tests {
         assert!(!timed.contains("read response p50") && !timed.contains("write service"), "{timed}");
         // What no trace tells has no line.
         assert!(!text.contains("service") && !text.contains("mean read"), "{text}");
-        let seven = [&small.all; 7];
-        assert_eq!(table(&seven).lines().filter(|line| line.starts_with("data KiB")).count(), 2);
+        // What does not fit beside the others stands below them, and what fits nowhere all the same.
+        let many = table(&[&small.all; 20]);
+        assert!(many.lines().all(|line| width(line) <= WIDTH), "{many}");
+        let blocks = many.lines().filter(|line| line.starts_with("data KiB"));
+        assert_eq!(blocks.flat_map(|line| line.split_whitespace().skip(2)).collect::<Vec<_>>(), ["16"; 20]);
+        let mut long = small.all.clone();
+        long.row.name = "n".repeat(200);
+        assert_eq!(table(&[&long, &small.all]).matches("data KiB").count(), 2);
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! When and where a trace's requests are: counts in bins of time and offset, to be drawn.
 //!
 //! Neither the trace's duration nor the end of its offsets is known before it has been read. So the bins begin narrow,
-//! and whenever there would be too many of them, neighbours become one. The memory is the same for every trace.
+//! and whenever there would be too many of them, neighbours become one. The memory is the same for every trace, but for
+//! the ends of requests under way, up to a limit.
+
+mod course;
+
+pub use course::{DepthBin, DepthCourse};
 
 use crate::{Op, Request};
 
@@ -13,7 +18,7 @@ const ROWS: usize = 64;
 const COLUMN_NS: u64 = 1 << 10;
 /// The first width of a bin of offset.
 const ROW_BYTES: u64 = 4096;
-/// Devices whose offsets are counted, the first that have requests: each takes 96 KiB.
+/// Devices whose offsets and depths are counted, the first that have requests: each takes 102 KiB.
 const MAPS_MAX: usize = 16;
 
 /// Reads and writes in a bin of time.
@@ -37,6 +42,8 @@ pub struct Timeline {
     column_ns: u64,
     rates: Vec<Rate>,
     maps: Vec<OffsetMap>,
+    courses: Vec<DepthCourse>,
+    room: course::Room,
 }
 
 /// Where the requests of a device begin, in bins of time and offset.
@@ -55,7 +62,14 @@ pub struct OffsetMap {
 
 impl Default for Timeline {
     fn default() -> Self {
-        Self { begin_ns: None, column_ns: COLUMN_NS, rates: Vec::new(), maps: Vec::new() }
+        Self {
+            begin_ns: None,
+            column_ns: COLUMN_NS,
+            rates: Vec::new(),
+            maps: Vec::new(),
+            courses: Vec::new(),
+            room: course::Room::default(),
+        }
     }
 }
 
@@ -69,14 +83,17 @@ impl Rate {
 }
 
 impl Timeline {
-    /// Counts a read or write. One that arrives before the first counts as if it arrived with it.
+    /// Counts a request: of a discard or a flush, only that the device has it. One that arrives before the first counts
+    /// as if it arrived with it.
     pub fn push(&mut self, request: &Request) {
+        let begin_ns = *self.begin_ns.get_or_insert(request.arrival_ns);
+        self.queue(begin_ns, request);
         let rate = match request.op {
             Op::Read => Rate { reads: 1, read_bytes: request.bytes, ..Rate::default() },
             Op::Write => Rate { writes: 1, write_bytes: request.bytes, ..Rate::default() },
             Op::Discard | Op::Flush => return,
         };
-        let since_ns = request.arrival_ns.saturating_sub(*self.begin_ns.get_or_insert(request.arrival_ns));
+        let since_ns = request.arrival_ns.saturating_sub(begin_ns);
         while since_ns / self.column_ns >= COLUMNS as u64 {
             self.halve_columns();
         }
@@ -88,6 +105,19 @@ impl Timeline {
         if let Some(map) = self.map_of(request) {
             map.push(column, request.offset);
         }
+    }
+
+    /// Counts a request in its device's queue, if that has or can have a course.
+    fn queue(&mut self, begin_ns: u64, request: &Request) {
+        let known = self.courses.iter().position(|course| course.device() == request.device);
+        let index = known.unwrap_or(self.courses.len());
+        if index == MAPS_MAX {
+            return;
+        }
+        if known.is_none() {
+            self.courses.push(DepthCourse::new(request.device));
+        }
+        self.courses[index].push(begin_ns, request, &mut self.room);
     }
 
     /// The map of a request's device, if it has or can have one.
@@ -122,6 +152,14 @@ impl Timeline {
     #[must_use]
     pub fn rates(&self) -> &[Rate] {
         &self.rates
+    }
+
+    /// Queue depths of the first 16 devices whose requests tell when they finish, from the one with most requests on.
+    #[must_use]
+    pub fn depths(&self) -> Vec<DepthCourse> {
+        let mut depths: Vec<DepthCourse> = self.courses.iter().filter_map(DepthCourse::finished).collect();
+        depths.sort_by_key(|course| std::cmp::Reverse(course.requests()));
+        depths
     }
 
     /// The map of the device with most requests, among the first 16 of them.

@@ -21,6 +21,7 @@ impl Part {
         Self {
             number,
             row: row(tally),
+            first_arrival_ns: if tally.first_ns == u64::MAX { 0 } else { tally.first_ns },
             discards: tally.discards,
             flushes: tally.flushes,
             discard_bytes: tally.discard_bytes,
@@ -41,6 +42,7 @@ impl Part {
             interference: interference(tally),
             burstiness: Vec::new(),
             working_set: None,
+            reuse: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Traces of devices that serve several requests at once, synthesised and analysed again.
 
 use nvmed_dice::Dice;
-use nvmed_trace::{Analysis, Cell, Model, Op, Request, Summary, SynthError, Synthesis};
+use nvmed_trace::{Analysis, Cell, DeviceModel, Model, Op, Request, Several, Summary, SynthError, Synthesis};
 
 /// How far a cell may be off, as a share of it.
 const TOLERANCE: f64 = 0.02;
@@ -275,4 +275,52 @@ fn a_hostile_trace_is_an_error_or_a_trace() {
             assert!(again.iter().all(whole), "{what} at {rate}: {again:?}");
         }
     }
+}
+
+/// Two devices, of which the second is another one and begins later: each is made again as it would be alone.
+#[test]
+fn several_devices_are_each_like_their_own() {
+    let all = servers(3);
+    let begin_ns = 40_000_000;
+    let later = |request: &Request| Request {
+        device: 7,
+        arrival_ns: request.arrival_ns + begin_ns,
+        start_ns: request.start_ns.map(|start_ns| start_ns + begin_ns),
+        finish_ns: request.finish_ns.map(|finish_ns| finish_ns + begin_ns),
+        ..*request
+    };
+    let mut requests: Vec<Request> = all[0].1.iter().copied().chain(all[2].1.iter().map(later)).collect();
+    requests.sort_by_key(|request| request.arrival_ns);
+    let of_devices = |requests: &[Request]| {
+        let mut analysis = Analysis::default().with_reuse_of_devices();
+        requests.iter().for_each(|request| analysis.push(request));
+        analysis.finish().devices
+    };
+    let told = of_devices(&requests);
+    let first_ns = told.iter().map(|part| part.first_arrival_ns).min().unwrap();
+    let like = told.iter().map(|part| DeviceModel {
+        device: part.number,
+        begin_ns: part.first_arrival_ns - first_ns,
+        model: Model::like(part).unwrap().with_reuse(part.reuse.as_ref().unwrap()),
+    });
+    let models: Vec<DeviceModel> = like.collect();
+    let again: Vec<Request> = Several::of(&models, 5).unwrap().collect();
+    assert!(again.is_sorted_by_key(|request| request.arrival_ns));
+    let found = of_devices(&again);
+    assert_eq!(found.iter().map(|part| part.number).collect::<Vec<_>>(), [0, 7]);
+    assert_eq!(found[1].first_arrival_ns - found[0].first_arrival_ns, models[1].begin_ns);
+    for (told, found) in told.iter().zip(&found) {
+        let missed = told.row.missed_by(&found.row, TOLERANCE);
+        assert!(missed.iter().all(|(cell, ..)| !cell.is_of_tables()), "{}: {missed:?}", told.number);
+        // A cache hits as often as it would before this device, not before both.
+        let hits = |part: &nvmed_trace::Part| part.reuse.as_ref().unwrap().hits[10].hit_pct;
+        assert!((hits(told) - hits(found)).abs() < 10.0, "{} {}", hits(told), hits(found));
+    }
+    let alone: Vec<Request> = Synthesis::of(&models[0].model, 5).unwrap().collect();
+    assert!(again.iter().filter(|request| request.device == 0).eq(&alone), "another seed");
+    // Devices that are like one another do the same at other times and places.
+    let twins = [0, 1].map(|device| DeviceModel { device, begin_ns: 0, ..models[0].clone() });
+    let made: Vec<Request> = Several::of(&twins, 5).unwrap().collect();
+    let of = |device| made.iter().filter(move |request| request.device == device);
+    assert!(of(0).zip(of(1)).any(|(one, other)| one.offset != other.offset), "twins");
 }
