@@ -7,6 +7,7 @@ use crate::failure::{Failure, Status};
 use crate::format::{held, refuse};
 use crate::location::parse_spec;
 use crate::output::Output;
+use crate::paths::Paths;
 use crate::status_line::StatusLine;
 use crate::stop::{self, STOP};
 use nvmed_chart::{short, time};
@@ -38,6 +39,7 @@ pub const ONE_THREAD: &str = "clock=virtual is simulated time, which passes for 
 pub fn bench(arguments: &Bench) -> Result<(), Failure> {
     let name = arguments.device.to_string_lossy().into_owned();
     let spec = parse_spec(&name)?;
+    Paths::default().uses(&spec).writes(arguments.html.as_deref(), "--html").check("bench")?;
     let fail = |error: LabError| failure(&name, &error);
     let signals = stop::take("bench")?;
     let device = open(arguments, &spec)?;

@@ -24,6 +24,7 @@ mod list;
 mod location;
 mod mount;
 mod output;
+mod paths;
 mod program;
 mod recording;
 mod run;

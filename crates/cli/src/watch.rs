@@ -1,6 +1,7 @@
 //! What `nvmed run` shows of a program: the table of its file calls, each of them in a file, and a trace of the stack.
 
 use crate::failure::{Failure, Status};
+use crate::paths::Paths;
 use crate::recording::{Recording, Told, Wanted};
 use crate::run::arguments::Run;
 use crate::trips::LastCounters;
@@ -12,7 +13,6 @@ use serde_json::json;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -70,10 +70,8 @@ impl Watch {
         if !counts && arguments.trace.is_none() {
             return Ok(None);
         }
-        let outputs = [("--trace", &arguments.trace), ("--record", record), ("--stats", stats)];
-        outputs.iter().try_for_each(|(option, file)| {
-            file.as_deref().map_or(Ok(()), |file| not_the_device(option, file, config))
-        })?;
+        let paths = Paths::default().uses(&config.device).writes(arguments.trace.as_deref(), "--trace");
+        paths.writes(record.as_deref(), "--record").writes(stats.as_deref(), "--stats").check("run")?;
         arguments.stats.as_deref().map_or(Ok(()), writable)?;
         let no_memory = |errno| Failure::new(Status::Run, format!("run: no memory for the counts: {errno}"));
         let (trace, told) = wanted(arguments, config).as_ref().map(Recording::begin).transpose()?.unzip();
@@ -160,23 +158,6 @@ fn wanted<'a>(arguments: &'a Run, config: &Config) -> Option<Wanted<'a>> {
     let (places, buffer) = (&arguments.trace_at[..], arguments.trace_buffer);
     let is_simulated = config.device.is_simulated();
     Some(Wanted { path: arguments.trace.as_deref()?, places, buffer, not_ours, is_simulated })
-}
-
-/// What is written would take the place of the device, under whichever name either has.
-fn not_the_device(option: &str, file: &Path, config: &Config) -> Result<(), Failure> {
-    let Some(device) = config.device.host_file() else { return Ok(()) };
-    let (Ok(found), Ok(of_device)) = (std::fs::metadata(file), std::fs::metadata(device)) else {
-        return Ok(());
-    };
-    let is_same_file = (found.dev(), found.ino()) == (of_device.dev(), of_device.ino());
-    let are_nodes = found.file_type().is_block_device() && of_device.file_type().is_block_device();
-    if is_same_file || are_nodes && found.rdev() == of_device.rdev() {
-        let file = file.display();
-        return Err(Failure::usage(format!(
-            "run: {option} {file}: this is the device that the program runs on; name another file"
-        )));
-    }
-    Ok(())
 }
 
 /// Statistics are written when the program has ended; that they cannot be is told before it starts.

@@ -13,8 +13,10 @@ pub fn page(count: u64) -> String {
     let mut all: Vec<(Summary, Timeline)> = (0..count).map(|seed| phone(seed, 4000, true)).collect();
     all.push(phone(count, 300, false));
     all.push(phone(count + 1, 0, true));
-    let traces: Vec<Traced<'_>> =
-        all.iter().map(|(summary, timeline)| Traced { summary, timeline: Some(timeline) }).collect();
+    let traces: Vec<Traced<'_>> = all
+        .iter()
+        .map(|(summary, timeline)| Traced { summary, timeline: Some(timeline), remarks: &[] })
+        .collect();
     report(&traces)
 }
 

@@ -30,11 +30,19 @@ pub struct Traced<'a> {
     pub summary: &'a Summary,
     /// When and where its requests are; a trace without has no charts over time.
     pub timeline: Option<&'a Timeline>,
+    /// What else is to be said of it, as of lines that were malformed: a sentence each, without its full stop.
+    pub remarks: &'a [String],
 }
 
 impl<'a> Traced<'a> {
     fn name(&self) -> &'a str {
         &self.summary.all.row.name
+    }
+
+    /// The name of a device.
+    fn device(&self, number: u32) -> &'a str {
+        let found = self.summary.devices.iter().find(|part| part.number == number);
+        found.map_or("", |part| &part.row.name)
     }
 
     /// The device with most reads and writes: what is found by device is shown of this one.

@@ -97,6 +97,7 @@ fn remarks(traces: &[Traced<'_>]) -> String {
             let error = all.temporal_locality_error_points;
             said.push(format!("temporal locality has a standard error of {error:.2} percentage points"));
         }
+        said.extend(trace.remarks.iter().map(|remark| escaped(remark)));
         if !said.is_empty() {
             let _ = write!(lines, "<li>{}: {}.</li>", escaped(trace.name()), said.join("; "));
         }

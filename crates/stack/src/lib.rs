@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod behaviour;
+mod belongings;
 mod caller;
 pub mod config;
 mod device;

@@ -8,8 +8,10 @@ use crate::error::StackError;
 use crate::spec::VirtualSpec;
 use nvmed_flash::{Command, Flash, Kind, Profile, WRITE_BYTES_MAX};
 use nvmed_vdev::{Arrival, Controller};
-use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use rustix::fs::FlockOperation;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// The first line.
@@ -18,7 +20,7 @@ const HEADER: &str = "time_ns,queue,opcode,fua,lba,blocks,due_ns";
 /// Writes what arrives at a controller's drive into a file, until the controller ends.
 pub(crate) fn begin(controller: &Controller, path: &str, lba_bytes: u32) -> Result<(), StackError> {
     let fail = |error| StackError::Record { file: path.to_owned(), error };
-    let mut file = BufWriter::new(File::create(path).map_err(fail)?);
+    let mut file = BufWriter::new(create(path).map_err(fail)?);
     writeln!(file, "{HEADER}").and_then(|()| file.flush()).map_err(fail)?;
     let path = path.to_owned();
     let mut failed = false;
@@ -35,6 +37,36 @@ pub(crate) fn begin(controller: &Controller, path: &str, lba_bytes: u32) -> Resu
         }
     }));
     Ok(())
+}
+
+/// A file for a record. A plain one has nothing in it, or a record: no slip of a name may cost an image, a trace or a
+/// profile. Who else writes to it, or has it open as a device, has it locked.
+fn create(path: &str) -> io::Result<File> {
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let found = file.metadata()?;
+    if found.file_type().is_block_device() {
+        return Err(io::Error::other(
+            "it is a block device, whose data would be lost; name a file for the record",
+        ));
+    }
+    if found.is_file() {
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+            rustix::io::Errno::WOULDBLOCK => {
+                io::Error::other("another device has it open; name another file for the record")
+            }
+            errno => errno.into(),
+        })?;
+        let mut begin = Vec::new();
+        (&mut file).take(HEADER.len() as u64).read_to_end(&mut begin)?;
+        if !begin.is_empty() && begin != HEADER.as_bytes() {
+            return Err(io::Error::other(
+                "it holds something else than a drive's record; name another file for the record",
+            ));
+        }
+        file.set_len(0)?;
+        file.rewind()?;
+    }
+    Ok(file)
 }
 
 fn write_line(file: &mut impl Write, arrival: &Arrival, lba_bytes: u64) -> std::io::Result<()> {

@@ -515,7 +515,7 @@ impl DeviceSpec {
 
     /// The host's file or device node behind it, where it has one.
     #[must_use]
-    pub fn host_file(&self) -> Option<&Path> {
+    pub(crate) fn host_file(&self) -> Option<&Path> {
         let path = match self {
             Self::Virtual(spec) if spec.medium == Medium::File => &spec.path,
             Self::Uring(spec) => &spec.path,

@@ -3,8 +3,9 @@
 use super::arguments::{Analyse, Reading};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::paths::Paths;
 use nvmed_report::Traced;
-use nvmed_trace::{Analysis, Characteristic, Part, Request, Row, Summary, Timeline, shown};
+use nvmed_trace::{Analysis, Characteristic, Counts, Part, Request, Row, Source, Summary, Timeline, shown};
 use serde_json::json;
 use std::path::{Component, Path, PathBuf};
 
@@ -16,19 +17,24 @@ const JSON_SCHEMA: u32 = 2;
 /// # Errors
 /// A trace cannot be read.
 pub fn run(arguments: &Analyse) -> Result<(), Failure> {
-    let mut timelines = Vec::new();
+    let paths = arguments.files.iter().fold(Paths::default(), |paths, file| paths.reads_trace(file));
+    paths.writes(arguments.html.as_deref(), "--html").check("trace analyse")?;
+    let mut shown_beside = Vec::new();
     let mut summaries = Vec::new();
     for (file, name) in arguments.files.iter().zip(names(&arguments.files)) {
         let mut timeline = arguments.html.as_ref().map(|_| Timeline::default());
         let each = |request: &Request| timeline.iter_mut().for_each(|timeline| timeline.push(request));
-        summaries.push(summary(file, &name, &arguments.reading, arguments.reuse, each)?);
-        timelines.push(timeline);
+        let (summary, counts) = summary(arguments, file, &name, each)?;
+        summaries.push(summary);
+        shown_beside.push((timeline, super::files::unused(counts)));
     }
     if let Some(path) = &arguments.html {
-        let timelines = timelines.iter().map(Option::as_ref);
-        let traced: Vec<Traced<'_>> =
-            summaries.iter().zip(timelines).map(|(summary, timeline)| Traced { summary, timeline }).collect();
-        super::files::write_whole(path, &nvmed_report::report(&traced))?;
+        let traced = summaries.iter().zip(&shown_beside).map(|(summary, (timeline, remarks))| Traced {
+            summary,
+            timeline: timeline.as_ref(),
+            remarks,
+        });
+        super::files::write_whole(path, &nvmed_report::report(&traced.collect::<Vec<_>>()))?;
     }
     let rows: Vec<Row> = summaries.iter().map(|summary| summary.all.row.clone()).collect();
     let characteristics = Characteristic::all(&rows);
@@ -38,16 +44,7 @@ pub fn run(arguments: &Analyse) -> Result<(), Failure> {
         out.text(&format!("{found:#}\n"))?;
         return out.finish();
     }
-    let mut parts: Vec<&Part> = summaries.iter().map(|summary| &summary.all).collect();
-    for summary in &summaries {
-        if summary.devices.len() > 1 {
-            parts.extend(&summary.devices);
-        }
-        if arguments.processes {
-            parts.extend(&summary.processes);
-        }
-    }
-    out.text(&nvmed_trace::table(&parts))?;
+    out.text(&table(&summaries, arguments.processes))?;
     for summary in &summaries {
         let remarks = nvmed_trace::remarks(summary);
         if !remarks.is_empty() {
@@ -58,6 +55,23 @@ pub fn run(arguments: &Analyse) -> Result<(), Failure> {
         if arguments.characteristics { nvmed_trace::characteristics } else { nvmed_trace::verdicts };
     out.text(&format!("\n{}", verdicts(&characteristics)))?;
     out.finish()
+}
+
+/// The traces side by side, then the devices of those that have several, and processes, if they are asked for. Beside
+/// another trace's, they are called by their trace as well.
+fn table(summaries: &[Summary], processes: bool) -> String {
+    let mut parts: Vec<Part> = summaries.iter().map(|summary| summary.all.clone()).collect();
+    for summary in summaries {
+        let devices = summary.devices.iter().filter(|_| summary.devices.len() > 1);
+        for part in devices.chain(summary.processes.iter().filter(|_| processes)) {
+            let mut part = part.clone();
+            if summaries.len() > 1 {
+                part.row.name = format!("{} {}", summary.all.row.name, part.row.name);
+            }
+            parts.push(part);
+        }
+    }
+    nvmed_trace::table(&parts.iter().collect::<Vec<_>>())
 }
 
 /// What traces are called: each by the end of its path, as much of it as tells it from the others.
@@ -83,21 +97,33 @@ fn names(files: &[PathBuf]) -> Vec<String> {
 }
 
 /// Analyses a trace, which is called so; `each` is told its requests, too.
+fn summary(
+    arguments: &Analyse,
+    file: &Path,
+    name: &str,
+    each: impl FnMut(&Request),
+) -> Result<(Summary, Counts), Failure> {
+    let mut analysis = Analysis::default();
+    if arguments.reuse {
+        analysis = analysis.with_reuse();
+    }
+    let source = read(file, &arguments.reading, &mut analysis, each)?;
+    let names = source.names();
+    let summary = analysis.finish().named(name, &names.devices, &names.processes);
+    Ok((summary.come_from(source.provenance()), source.counts()))
+}
+
+/// Gives a trace to an analysis, and says what of it was not used; `each` is told its requests, too.
 ///
 /// # Errors
 /// The trace cannot be read.
-pub fn summary(
+pub fn read(
     file: &Path,
-    name: &str,
     reading: &Reading,
-    reuse: bool,
+    analysis: &mut Analysis,
     mut each: impl FnMut(&Request),
-) -> Result<Summary, Failure> {
+) -> Result<Source, Failure> {
     let mut source = super::files::open(file, reading)?;
-    let mut analysis = Analysis::default();
-    if reuse {
-        analysis = analysis.with_reuse();
-    }
     loop {
         let batch = source.batch().map_err(super::files::failure)?;
         if batch.is_empty() {
@@ -109,8 +135,7 @@ pub fn summary(
         }
     }
     super::files::report(file, &source);
-    let names = source.names();
-    Ok(analysis.finish().named(name, &names.devices, &names.processes).come_from(source.provenance()))
+    Ok(source)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The command line of `nvmed trace`.
 
 use crate::arguments::{size, time};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use nvmed_trace::{FORMATS, Format, Op, Selection, Tolerance};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -69,9 +69,9 @@ const SWEEP: &str = page!("sweep pages.toml synth:Music synth:Booting -o pages.r
 
 /// What the page of help of `nvmed trace replay` ends with.
 pub const REPLAYS: &str = "\
-TARGET is what `nvmed bench` takes: virtual:…, uring:FILE or uring:/dev/…, vfio:…, vfio-user:… A trace that writes loses
-what the device holds. SIGINT ends a replay after what is under way. docs/trace.md, \"Replay\", says what is due when,
-and what is checked.
+TARGET is what `nvmed bench` takes: virtual:…, uring:FILE or uring:/dev/…, vfio:…, vfio-user:… A trace that writes
+loses what the device holds. SIGINT ends a replay after what is under way. docs/trace.md, \"Replay\", says what is due
+when, and what is checked.
 
 Examples:
   nvmed trace replay mysql.parquet 'virtual:?media=dram,size=4G'
@@ -129,8 +129,7 @@ pub struct Reading {
     /// Format of the trace; absent, it is told by the content
     #[arg(long, value_name = "FORMAT", value_parser = format)]
     pub format: Option<&'static Format>,
-    /// Malformed lines that are put up with; one more, and the trace is given up: a number, or `all`; absent, 100, and
-    /// of more than 10,000 lines 1 %
+    /// Give up after so many malformed lines: a number, or `all`; absent, 100, or 1 % if that is more
     #[arg(long, value_name = "N", value_parser = tolerance)]
     pub malformed: Option<Tolerance>,
     /// Only requests of the device of this name; given more than once, of all of these
@@ -142,7 +141,7 @@ pub struct Reading {
     /// Only reads, writes, discards or flushes; given more than once, all of these
     #[arg(long = "op", value_name = "OP", value_parser = op, help_heading = "Selection")]
     pub of_ops: Vec<Op>,
-    /// Only requests that arrive at this time or later: `1.5s`, `20ms`, `3us`, `7ns`, as `show` counts it
+    /// Only requests that arrive at this time or later, as `show` counts it: `1.5s`, `20ms`, `7ns`
     #[arg(long = "from", value_name = "TIME", value_parser = stamp, help_heading = "Selection")]
     pub arrives_from: Option<u64>,
     /// Only requests that arrive before this time
@@ -242,12 +241,12 @@ pub struct Analyse {
 
 /// `nvmed trace synthesise`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("description").required(true).args(["row", "like"])))]
 pub struct Synthesise {
     /// An application or a combination of IISWC'15, as `Twitter` or `Music/FB`
-    #[arg(value_name = "ROW", required_unless_present = "like", conflicts_with = "like")]
+    #[arg(value_name = "ROW")]
     pub row: Option<String>,
-    /// A trace that it is to be like: of several devices, the one with the most requests. A device that served several
-    /// requests at once does so again
+    /// A trace that it is to be like, each of its devices by itself; --device chooses among them
     #[arg(long, value_name = "FILE")]
     pub like: Option<PathBuf>,
     /// The same seed gives the same trace
@@ -256,7 +255,7 @@ pub struct Synthesise {
     /// The file to write, which is there when it is whole
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
-    /// So many times the requests a second; response times and the share that need not wait stay, if they can
+    /// So many times the requests a second; response times and waiting stay, if they can
     #[arg(long, value_name = "X", default_value = "1", value_parser = factor)]
     pub rate: f64,
     /// So many times the range of offsets; the working set stays, if it has room
@@ -276,10 +275,10 @@ pub struct Simulate {
     /// The trace
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// A drive of this profile, a name of `nvmed device profiles` or a file; several are shown side by side
+    /// A drive of this profile (of `nvmed device profiles`, or a file); several stand side by side
     #[arg(long, value_name = "PROFILE", required = true)]
     pub profile: Vec<String>,
-    /// Bytes of each drive; absent, the profile's usual ones. Requests behind its end begin at its begin again
+    /// Bytes of each drive; absent, its profile's. What lies behind its end begins at its begin again
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
     /// Drives as after having been written at random for long, not new ones
@@ -337,7 +336,7 @@ pub struct Replay {
     /// The device; with --calls, the directory
     #[arg(value_name = "TARGET")]
     pub target: OsString,
-    /// Each request is due at its arrival, whatever the device does: this is so if nothing else is said
+    /// Each request is due at its arrival, whatever the device does; so it is if nothing else is said
     #[arg(long, conflicts_with_all = ["closed", "dependent"])]
     pub open: bool,
     /// N requests are under way, as fast as the device goes
@@ -353,8 +352,8 @@ pub struct Replay {
     /// Commands under way at most, and at most what a queue of the device holds
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..))]
     pub depth: u16,
-    /// Requests beyond the device: refused, wrapped to its begin, or the trace is squeezed into it
-    #[arg(long, default_value = "refuse", value_parser = ["refuse", "modulo", "scale"])]
+    /// Requests beyond the device: `refuse`, `modulo` (from its begin again), or `scale` (all squeezed)
+    #[arg(long, default_value = "refuse", value_parser = ["refuse", "modulo", "scale"], hide_possible_values = true)]
     pub remap: String,
     /// Bytes that are added to all offsets
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
@@ -371,7 +370,7 @@ pub struct Replay {
     /// Write even if the device holds something, which is lost
     #[arg(long)]
     pub destroy_data: bool,
-    /// How late 99 % of the requests may be; absent, the median time between arrivals, and at least 1 ms
+    /// How late 99 % of the requests may be; absent, the median gap of arrivals, and at least 1 ms
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub late_bound: Option<Duration>,
     /// Replay on a core of its own ahead of ordinary threads, where the host permits it
@@ -395,7 +394,7 @@ pub struct Replay {
     /// With --calls: only make the files that were there before
     #[arg(long, requires = "calls")]
     pub prepare: bool,
-    /// With --calls: how often, each time with files of its own in TARGET/0, TARGET/1, …
+    /// With --calls: how often, each time with files in TARGET/0, TARGET/1, …
     #[arg(long, value_name = "N", default_value_t = 1, requires = "calls")]
     pub times: u32,
     /// How it is read

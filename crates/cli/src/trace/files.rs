@@ -2,18 +2,23 @@
 
 use super::arguments::Reading;
 use crate::failure::{Failure, Status};
+use crate::paths::place;
 use nvmed_trace::{
     Catalogue, Counts, Format, MalformedLine, Options, OutputFile, Request, Source, TraceError, Unpaired,
     Written, shown,
 };
 use std::collections::HashSet;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// What is said of a trace that cannot be read or written.
 pub(super) fn failure(error: TraceError) -> Failure {
     let status = if matches!(error, TraceError::OnlyRead(_)) { Status::Usage } else { Status::Failed };
-    Failure::new(status, shown(&error.to_string()))
+    let with = match error {
+        TraceError::Calls { .. } => " (nvmed trace replay --calls)",
+        TraceError::OnlyRead(_) => " (nvmed trace formats has those that are written)",
+        _ => "",
+    };
+    Failure::new(status, shown(&error.to_string()) + with)
 }
 
 /// Opens a trace as it is to be read.
@@ -48,11 +53,6 @@ pub(super) fn read_once(
     Ok((source.names().clone(), devices))
 }
 
-/// Where a file is: `-` is standard input.
-pub(super) fn place(path: &Path) -> &Path {
-    if path == Path::new("-") { Path::new("/dev/stdin") } else { path }
-}
-
 /// Refuses what can be read only once, before anything is opened.
 ///
 /// # Errors
@@ -67,23 +67,11 @@ pub(super) fn readable_again(path: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Whether two paths lead to one file, whatever it is called, or would if it were there.
-pub(super) fn are_same(one: &Path, other: &Path) -> bool {
-    let identity = |path: &Path| place(path).metadata().map(|found| (found.dev(), found.ino()));
-    if let (Ok(one), Ok(other)) = (identity(one), identity(other)) {
-        return one == other;
-    }
-    let full = |path: &Path| {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Some(parent.canonicalize().ok()?.join(path.file_name()?))
-    };
-    full(one).is_some_and(|one| full(other) == Some(one))
-}
-
 /// Writes a text, which is there when it is whole.
 pub(super) fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
-    OutputFile::write(path, text.as_bytes())
-        .map_err(|error| Failure::new(Status::Failed, format!("{}: {error}", path.display())))
+    OutputFile::write(path, text.as_bytes()).map_err(|error| {
+        Failure::new(Status::Failed, format!("{}: {error}; nothing was left there", path.display()))
+    })
 }
 
 /// `1 line`, `2 lines`, `3 processes`.
@@ -138,13 +126,8 @@ pub(super) fn report(path: &Path, source: &Source) {
 pub(super) fn report_counts(path: &Path, counts: Counts, malformed: &[MalformedLine]) {
     unpaired(path, &counts.unpaired);
     let path = shown(&path.display().to_string());
-    if counts.malformed > 0 {
-        let late = if counts.late > 0 { format!(", {} of them late", counts.late) } else { String::new() };
-        eprintln!(
-            "nvmed: {path}: {} malformed, of {}{late}:",
-            counted(counts.malformed, "line"),
-            counts.lines
-        );
+    if let Some(said) = malformed_lines(counts) {
+        eprintln!("nvmed: {path}: {said}:");
         for line in malformed {
             eprintln!("  {line}");
         }
@@ -153,6 +136,18 @@ pub(super) fn report_counts(path: &Path, counts: Counts, malformed: &[MalformedL
             eprintln!("  and {more} more");
         }
     }
+}
+
+/// How many lines were malformed, if any was.
+fn malformed_lines(counts: Counts) -> Option<String> {
+    let late = if counts.late > 0 { format!(", {} of them late", counts.late) } else { String::new() };
+    let malformed = counted(counts.malformed, "line");
+    (counts.malformed > 0).then(|| format!("{malformed} malformed, of {}{late}", counts.lines))
+}
+
+/// What of a trace was not used, a sentence each, for a page.
+pub(super) fn unused(counts: Counts) -> Vec<String> {
+    unpaired_said(&counts.unpaired).chain(malformed_lines(counts)).collect()
 }
 
 /// Says on standard error that a drive, or each of a sweep, is given the requests of all devices of a trace.
@@ -165,6 +160,11 @@ pub(super) fn tell_devices(path: &Path, devices: u64) {
 
 /// Says on standard error what of a trace of events has no partner.
 pub(super) fn unpaired(path: &Path, unpaired: &Unpaired) {
+    let path = shown(&path.display().to_string());
+    unpaired_said(unpaired).for_each(|said| eprintln!("nvmed: {path}: {said}"));
+}
+
+fn unpaired_said(unpaired: &Unpaired) -> impl Iterator<Item = String> {
     let all = [
         (unpaired.completions, "completion", "left out, whose issue was not seen"),
         (unpaired.arrivals, "arrival", "left out of what was not issued"),
@@ -172,7 +172,6 @@ pub(super) fn unpaired(path: &Path, unpaired: &Unpaired) {
         (unpaired.without_arrival, "request", "whose arrival was not seen: arrived when issued"),
         (unpaired.beside_lost, "event", "left out, since others beside them were lost"),
     ];
-    for (count, noun, what) in all.into_iter().filter(|(count, ..)| *count > 0) {
-        eprintln!("nvmed: {}: {} {what}", path.display(), counted(count, noun));
-    }
+    let there = all.into_iter().filter(|(count, ..)| *count > 0);
+    there.map(|(count, noun, what)| format!("{} {what}", counted(count, noun)))
 }

@@ -8,6 +8,7 @@ mod origin;
 
 use super::arguments::Record;
 use crate::failure::{Failure, Status};
+use crate::paths::Paths;
 use instance::{Instance, Lost};
 use nvmed_sys::Signals;
 use nvmed_trace::{KernelTrace, Provenance, Sink};
@@ -32,6 +33,7 @@ pub fn run(arguments: &Record) -> Result<(), Failure> {
     if arguments.buffer == 0 {
         return Err(Failure::usage("--buffer 0: nothing can be recorded into it; leave it out for 8M"));
     }
+    Paths::default().writes(Some(&arguments.output), "-o").check("trace record")?;
     // Before all threads, and for longer than the instance is there.
     let signals = Signals::take(&[&ENDS[..], &[libc::SIGCHLD]].concat())
         .map_err(|error| failed(format!("signals: {error}")))?;

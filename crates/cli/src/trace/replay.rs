@@ -11,6 +11,7 @@ use super::arguments::Replay;
 use crate::failure::{Failure, Status};
 use crate::format::{held, refuse, refuse_read_only};
 use crate::location::parse_spec;
+use crate::paths::Paths;
 use crate::stop::{self, STOP};
 use leg::Leg;
 use nvmed_engine::Engine;
@@ -18,7 +19,6 @@ use nvmed_io::{Device, DeviceOptions};
 use nvmed_replay::{Identity, Pacing, Remap, Replay as Replayer, ReplayError, ReplayOptions, State, Survey};
 use nvmed_stack::{DeviceSpec, DriveProfile, Medium, Open, StackError};
 use nvmed_trace::Catalogue;
-use std::path::Path;
 use std::sync::Arc;
 
 /// The command, in messages.
@@ -97,29 +97,12 @@ fn check(arguments: &Replay, spec: &DeviceSpec) -> Result<(), Failure> {
 /// What is written becomes a file by a rename, so none of it may be what is read, or the device, or what else is
 /// written.
 fn keep_apart(arguments: &Replay, spec: &DeviceSpec) -> Result<(), Failure> {
-    let (output, state) = (arguments.output.as_deref(), arguments.state.as_deref());
-    let device = match spec {
-        DeviceSpec::VfioUser(spec) => Some(spec.socket.as_str()),
-        DeviceSpec::UringCmd(spec) => Some(spec.path.as_str()),
-        other => other.file(),
-    };
-    let read = [(device.map(Path::new), "the device"), (Some(&*arguments.trace), "the trace")];
-    let results = (output, "the file of results");
-    let written = [(output, "-o"), (state, "--state")];
-    for (path, option) in written {
-        let Some(path) = path else { continue };
-        let others = (option != "-o").then_some(results);
-        let mut kept = read.into_iter().chain(others);
-        let is_it =
-            |(kept, _): &(Option<&Path>, &str)| kept.is_some_and(|kept| super::files::are_same(path, kept));
-        if let Some((_, what)) = kept.find(is_it) {
-            let path = path.display();
-            return Err(Failure::usage(format!(
-                "{COMMAND}: {option} would write {path} over {what}; name another file"
-            )));
-        }
-    }
-    Ok(())
+    Paths::default()
+        .uses(spec)
+        .reads_trace(&arguments.trace)
+        .writes(arguments.output.as_deref(), "-o")
+        .writes(arguments.state.as_deref(), "--state")
+        .check(COMMAND)
 }
 
 fn open(arguments: &Replay, spec: &DeviceSpec, name: &str) -> Result<Arc<dyn Engine>, Failure> {

@@ -4,6 +4,7 @@ use super::arguments::Simulate;
 use super::spare;
 use crate::failure::{Failure, Status};
 use crate::output::Output;
+use crate::paths::Paths;
 use nvmed_flash::Profile;
 use nvmed_replay::{Simulated, Simulation};
 use nvmed_report::Traced;
@@ -30,6 +31,10 @@ pub fn run(arguments: &Simulate) -> Result<(), Failure> {
     if arguments.output.is_some() && arguments.profile.len() > 1 {
         return Err(Failure::usage("--output has room for the times of one drive: name one --profile"));
     }
+    let profiles = arguments.profile.iter().filter(|name| DriveProfile::is_file(name));
+    let paths = profiles.fold(Paths::default(), |paths, file| paths.reads(file.as_ref(), "a profile"));
+    let paths = paths.reads_trace(&arguments.file).writes(arguments.output.as_deref(), "-o");
+    paths.writes(arguments.html.as_deref(), "--html").check("trace simulate")?;
     let drives = arguments.profile.iter().map(|name| drive(name, arguments.size));
     let drives = drives.collect::<Result<Vec<(Option<f64>, Profile)>, Failure>>()?;
     super::files::readable_again(&arguments.file)?;
@@ -41,8 +46,11 @@ pub fn run(arguments: &Simulate) -> Result<(), Failure> {
         .map(|(name, (_, drive))| simulate(arguments, name, drive, &known));
     let found = found.collect::<Result<Vec<Found>, Failure>>()?;
     if let Some(path) = &arguments.html {
-        let traced =
-            found.iter().map(|one| Traced { summary: &one.summary, timeline: one.timeline.as_ref() });
+        let traced = found.iter().map(|one| Traced {
+            summary: &one.summary,
+            timeline: one.timeline.as_ref(),
+            remarks: &[],
+        });
         super::files::write_whole(path, &nvmed_report::report(&traced.collect::<Vec<_>>()))?;
     }
     let mut out = Output::new();
@@ -142,14 +150,14 @@ impl Found {
 /// A line a drive.
 fn table(found: &[Found]) -> String {
     let mut text = format!(
-        "{:<14} {:>10} {:>14} {:>13} {:>10} {:>8} {:>8} {:>8}\n",
+        "{:<12} {:>9} {:>11} {:>10} {:>9} {:>7} {:>6} {:>8}\n",
         "profile", "requests", "response ms", "service ms", "no wait %", "space %", "ampl.", "erases"
     );
     for one in found {
         let cell = |cell: Cell| one.row.get(cell).map_or("-".to_owned(), |value| format!("{value:.3}"));
         let (simulated, counts) = (&one.simulated, one.simulated.counts);
         text += &format!(
-            "{:<14} {:>10} {:>14} {:>13} {:>10} {:>8.1} {:>8.2} {:>8}\n",
+            "{:<12} {:>9} {:>11} {:>10} {:>9} {:>7.1} {:>6.2} {:>8}\n",
             one.profile,
             simulated.requests,
             cell(Cell::Response),

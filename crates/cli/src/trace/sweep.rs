@@ -8,6 +8,7 @@ use super::arguments::Sweep;
 use super::spare;
 use crate::failure::{Failure, Status};
 use crate::output::Output;
+use crate::paths::Paths;
 use crate::status_line::StatusLine;
 use grid::{CELLS_MAX, Grid};
 use nvmed_replay::{Answer, Digested, Input, InputError, Trial, TrialError, WORKERS_MAX};
@@ -15,7 +16,7 @@ use nvmed_trace::Options;
 use results::Results;
 use shown::Table;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How often progress is told where it is no terminal: this many times in all.
 const TOLD: usize = 10;
@@ -26,6 +27,7 @@ const TOLD: usize = 10;
 /// The file or a trace cannot be read, there is no such drive, or what was found cannot be written.
 pub fn run(arguments: &Sweep) -> Result<(), Failure> {
     let grid = Grid::read(&arguments.file)?;
+    keep_apart(arguments, &grid)?;
     let traces = traces(arguments, &grid)?;
     let trials: Vec<Trial<'_>> = grid
         .drives
@@ -53,6 +55,16 @@ pub fn run(arguments: &Sweep) -> Result<(), Failure> {
         }
     }
     out.finish()
+}
+
+/// The page must not take the place of what is read, or of the results; these look at what is there by themselves.
+fn keep_apart(arguments: &Sweep, grid: &Grid) -> Result<(), Failure> {
+    let given = arguments.traces.iter().map(PathBuf::from);
+    let files = grid.traces.iter().map(|name| grid.dir.join(name)).chain(given);
+    let mut paths = files.fold(Paths::default(), |paths, file| paths.reads_trace(&file));
+    paths = arguments.output.iter().fold(paths, |paths, file| paths.reads(file, "the results"));
+    paths = paths.reads(&arguments.file, "the file of the sweep");
+    paths.writes(arguments.html.as_deref(), "--html").check("trace sweep")
 }
 
 /// Says how much flash is spare where drives are smaller than their flash.

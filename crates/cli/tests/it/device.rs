@@ -264,3 +264,36 @@ fn what_a_drive_has_recorded_is_due_at_the_same_times_again() {
     let timeless = "virtual:plain.img?record=run.csv";
     scratch.fails(["bench", timeless, "--time", "20ms"], 2, "its commands take no time");
 }
+
+/// `record=` names a file that is written: what is there stays, unless it is a record.
+#[test]
+fn a_record_takes_the_place_of_nothing_else() {
+    let scratch = Scratch::new();
+    scratch.file("plain.img", vec![0; 16 << 20]);
+    scratch.ok(["device", "create", "drive.img", "--profile", "tlc", "--size", "64M"]);
+    scratch.file("trace.csv", "arrival_ns,op,offset_bytes,size_bytes\n0,write,0,4096\n");
+    std::os::unix::fs::symlink("drive.img.flash", scratch.path("link")).unwrap();
+    let kept = ["plain.img", "drive.img", "drive.img.flash", "trace.csv"];
+    let read = || kept.map(|name| std::fs::read(scratch.path(name)).unwrap());
+    let before = read();
+    for (device, what) in [
+        ("virtual:plain.img?profile=tlc,record=plain.img", "plain.img over the device"),
+        ("virtual:drive.img?record=./drive.img", "drive.img over the device"),
+        ("virtual:drive.img?record=link", "link over the state of the drive"),
+    ] {
+        scratch.fails(["bench", device, "--time", "20ms"], 2, what);
+        scratch.fails(["trace", "replay", "trace.csv", device, "--destroy-data"], 2, what);
+        scratch.fails(["run", "-D", device, "-d", "store", "--summary", "--", "true"], 2, what);
+    }
+    let device = "virtual:?media=dram,size=64M,profile=tlc,record=trace.csv";
+    let what = "trace.csv over the trace; name another file";
+    scratch.fails(["trace", "replay", "trace.csv", device], 2, what);
+    let device = "virtual:?media=dram,size=64M,profile=tlc,record=r.csv";
+    scratch.fails(["bench", device, "--html", "r.csv", "--time", "20ms"], 2, "over the device's record=");
+    // Without a command's own look, the device looks at what is there.
+    for file in ["plain.img", "trace.csv", "drive.img.flash"] {
+        let device = format!("virtual:?media=dram,size=64M,profile=tlc,record={file}");
+        scratch.fails(["identify", &device], 1, "it holds something else than a drive's record");
+    }
+    assert!(read() == before, "something was written over");
+}

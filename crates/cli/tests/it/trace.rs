@@ -9,7 +9,8 @@ const LOAD: &str = "start ; sector; length ; op ;  replay_delay=0 ; replay_durat
 #[test]
 fn formats_are_listed() {
     let list = Scratch::new().ok(["trace", "formats"]);
-    assert_eq!(list.lines().count(), 18, "{list}");
+    assert_eq!(list.lines().count(), 1 + 2 * 17, "{list}");
+    assert!(list.lines().all(|line| line.chars().count() <= 80), "too wide for a terminal: {list}");
     for (name, words) in [("parquet ", " yes   yes "), ("wiscsee ", " yes   no "), ("mobigen ", " calls no ")]
     {
         let line = list.lines().find(|line| line.starts_with(name));

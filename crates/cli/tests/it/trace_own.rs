@@ -207,7 +207,7 @@ fn the_device_is_no_file_to_record_into() {
     for option in ["--trace", "--record", "--stats"] {
         for name in ["d.img", "./d.img", "link", "hard"] {
             let all = ["run", "-D", "d.img", "-d", "store", option, name, "--", "touch", "begun"];
-            scratch.fails(all, 2, &format!("{option} {name}: this is the device"));
+            scratch.fails(all, 2, &format!("{option} would write {name} over the device"));
         }
     }
     assert!(!scratch.path("begun").exists(), "the program was started all the same");

@@ -111,7 +111,7 @@ fn what_cannot_be_replayed_is_a_line_and_touches_nothing() {
     for (option, path) in [("-o", "disk"), ("-o", "link"), ("--state", "./disk"), ("--state", "link")] {
         fails(&["a", device, "--destroy-data", option, path], 2, "over the device; name another file");
     }
-    fails(&["a", device, "-o", "x", "--state", "./x"], 2, "--state would write ./x over the file of results");
+    fails(&["a", device, "-o", "x", "--state", "./x"], 2, "--state would write ./x over the file of -o");
     let text = std::fs::File::open(scratch.path("a")).unwrap();
     let mut cat = scratch.at_home("cat").stdin(text).stdout(Stdio::piped()).spawn().unwrap();
     let mut command = scratch.nvmed(["trace", "replay", "-", device, "--destroy-data"]);

@@ -90,6 +90,84 @@ fn a_server_is_synthesised_by_what_it_is_like() {
     }
 }
 
+/// The server, a second device that begins later and writes in order, and one that is flushed only.
+fn of_two_devices() -> String {
+    let mut text = String::from("arrival_ns,start_ns,finish_ns,op,offset_bytes,size_bytes,device\n");
+    of_a_server().lines().skip(1).for_each(|line| text += &format!("{line},sda\n"));
+    for number in 0..400u64 {
+        let at = 200_000_000 + number * 1_000_000;
+        text += &format!("{at},{at},{},write,{},8192,sdb\n", at + 90_000, number * 8192);
+    }
+    text + "240000000,240000000,240001000,flush,0,0,sdc\n"
+}
+
+#[test]
+fn each_device_is_synthesised_by_what_it_is_like() {
+    let scratch = Scratch::new();
+    scratch.file("a", of_two_devices());
+    let ran = scratch.run(["trace", "synthesise", "--like", "a", "-o", "b"]);
+    let told = "nvmed: a: 1 device left out; device sdc of a: requests is not told, or is 0\n\
+                nvmed: b: 3400 requests of 2 devices like a\n";
+    assert!(ran.status == 0 && ran.err.starts_with(told), "{}", ran.err);
+    let found: Value =
+        serde_json::from_str(&scratch.ok(["trace", "analyse", "a", "b", "--json"])).expect("it is JSON");
+    for (device, name) in ["sda", "sdb"].into_iter().enumerate() {
+        let cell = |trace: usize, path: &str| &found["traces"][trace]["devices"][device][path];
+        assert_eq!(cell(1, "name"), name);
+        for path in ["requests", "duration_s", "mean_response_ms", "nowait_pct", "data_kib"] {
+            let (told, made) = (cell(0, path).as_f64().unwrap(), cell(1, path).as_f64().unwrap());
+            assert!((made / told - 1.0).abs() < 0.02, "{name}: {path}: {made}, not {told}");
+        }
+    }
+    let shown = scratch.ok(["trace", "show", "b", "--device", "sdb", "--rows", "1"]);
+    let arrival = shown.lines().nth(1).and_then(|line| line.split('\t').next());
+    assert_eq!(arrival, Some("0.200000000"), "{shown}");
+    let ran = scratch.run(["trace", "synthesise", "--like", "a", "-o", "c", "--device", "sdb"]);
+    assert_eq!((ran.status, ran.err.as_str()), (0, "nvmed: c: 400 requests like a\n"));
+    let ran = scratch.run(["trace", "synthesise", "--like", "a", "-o", "d", "--device", "sdc"]);
+    assert!(ran.status == 1 && ran.err.ends_with("a: requests is not told, or is 0\n"), "{}", ran.err);
+}
+
+/// What is read, and what another process has locked, is still there after each command that writes.
+#[test]
+fn no_command_writes_over_what_it_reads() {
+    let scratch = Scratch::new();
+    scratch.file("a", of_a_server());
+    let profile = concat!(env!("CARGO_MANIFEST_DIR"), "/../stack/profiles/emmc.toml");
+    scratch.file("p.toml", std::fs::read(profile).unwrap());
+    scratch.file("s.toml", "base = \"./p.toml\"\n[[axis]]\nfield = \"geometry.channels\"\nvalues = [1]\n");
+    std::os::unix::fs::symlink("a", scratch.path("link")).unwrap();
+    std::fs::hard_link(scratch.path("a"), scratch.path("hard")).unwrap();
+    let before = ["a", "p.toml", "s.toml"].map(|name| std::fs::read(scratch.path(name)).unwrap());
+    for (arguments, what) in [
+        (&["analyse", "a", "--html", "link"][..], "--html would write link over the trace"),
+        (&["convert", "a", "hard", "--to", "csv"], "OUT would write hard over the trace"),
+        (&["synthesise", "--like", "a", "-o", "./a"], "-o would write ./a over the trace"),
+        (&["simulate", "a", "--profile", "emmc", "-o", "link"], "-o would write link over the trace"),
+        (&["simulate", "a", "--profile", "./p.toml", "--html", "p.toml"], "over a profile"),
+        (&["simulate", "a", "--profile", "emmc", "-o", "x", "--html", "./x"], "over the file of -o"),
+        (&["sweep", "s.toml", "a", "--html", "s.toml"], "over the file of the sweep"),
+        (&["sweep", "s.toml", "a", "--html", "a"], "over the trace"),
+        (&["sweep", "s.toml", "a", "-o", "r", "--html", "r"], "over the results"),
+    ] {
+        scratch.fails([&["trace"], arguments].concat(), 2, what);
+    }
+    let locked = std::fs::File::create(scratch.path("other")).unwrap();
+    locked.lock().unwrap();
+    scratch.fails(["trace", "convert", "a", "other"], 3, "another process has other open");
+    let after = ["a", "p.toml", "s.toml"].map(|name| std::fs::read(scratch.path(name)).unwrap());
+    assert!(before == after && std::fs::read(scratch.path("other")).unwrap().is_empty());
+    let of_blktrace = scratch.run(["trace", "convert", "a", "b.blktrace.0", "--to", "blktrace"]);
+    assert_eq!(of_blktrace.status, 0, "{}", of_blktrace.err);
+    scratch.fails(
+        ["trace", "convert", "b", "b.blktrace.0"],
+        2,
+        "OUT would write b.blktrace.0 over the trace",
+    );
+    let plain = scratch.run(["trace", "analyse", "a", "--html", "/dev/null"]);
+    assert_eq!(plain.status, 0, "{}", plain.err);
+}
+
 #[test]
 fn a_hostile_trace_is_not_synthesised() {
     let scratch = Scratch::new();

@@ -26,7 +26,7 @@ fn figures_stand_in_their_tables() {
     let mut provenance = Provenance::default();
     provenance.set("command", "grep <a> b");
     let summary = summary.come_from(provenance);
-    let page = report(&[Traced { summary: &summary, timeline: Some(&timeline) }]);
+    let page = report(&[Traced { summary: &summary, timeline: Some(&timeline), remarks: &[] }]);
     assert!(page.contains("<td>command</td><td>grep &lt;a&gt; b</td>"));
     let requests: u64 = summary.all.sizes.iter().map(|class| class.reads + class.writes).sum();
     assert_eq!(requests, 500);
@@ -51,10 +51,61 @@ fn figures_stand_in_their_tables() {
     }
 }
 
+/// The values of a line of a chart, as the script is told them.
+fn values(chart: &str, line: &str, axis: &str) -> Vec<f64> {
+    let group = chart.split(&format!("data-name=\"{line}\"")).nth(1).unwrap_or_default();
+    let text = group.split(&format!("data-{axis}=\"")).nth(1).and_then(|rest| rest.split('"').next());
+    text.unwrap_or_default().split(' ').filter_map(|value| value.parse().ok()).collect()
+}
+
+#[test]
+fn queue_depth_has_its_course() {
+    let request = |device, arrival_ns, finish_ns| Request {
+        device,
+        finish_ns: Some(finish_ns),
+        ..Request::new(Op::Write, 0, 4096, arrival_ns)
+    };
+    let page = |requests: &[Request]| {
+        let (mut analysis, mut timeline) = (Analysis::default(), Timeline::default());
+        for request in requests {
+            analysis.push(request);
+            timeline.push(request);
+        }
+        let mut devices = nvmed_trace::Names::default();
+        ["<a>", "b"].iter().for_each(|name| _ = devices.number(name));
+        let summary = analysis.finish().named("t", &devices, &devices);
+        report(&[Traced {
+            summary: &summary,
+            timeline: Some(&timeline),
+            remarks: &["3 lines < all".to_owned()],
+        }])
+    };
+    let chart = |page: &str, title: &str| {
+        let rest = page.split(&format!("<figcaption>{title}</figcaption>")).nth(1).map(str::to_owned);
+        rest.and_then(|rest| rest.split("</figure>").next().map(str::to_owned)).unwrap_or_default()
+    };
+    // Four at once, which are done one after another: the last bin is half as long.
+    let ends = [1024, 2048, 3072, 3584];
+    let requests = ends.map(|end| request(1, 0, end));
+    let one = page(&requests);
+    let depth = chart(&one, "Queue depth");
+    assert_eq!(values(&depth, "mean", "y"), [4., 4., 3., 3., 2., 2., 1., 1.], "{one}");
+    assert_eq!(values(&depth, "most", "x").last(), Some(&3584.0));
+    assert!(one.contains("t: 3 lines &lt; all."), "what else is to be said is not there");
+    // Of several devices each is a line.
+    let several = page(&[&requests[..], &[request(2, 512, 1024)]].concat());
+    let depth = chart(&several, "Queue depth, most");
+    assert_eq!(values(&depth, "&lt;a&gt;", "y")[0], 4.0);
+    assert_eq!(values(&depth, "b", "y"), [1.0, 1.0, 0.0, 0.0], "what is done leaves nothing");
+    assert_eq!(markup::faults(&several), Vec::<String>::new());
+    let devices = several.split("<h2>Devices</h2>").nth(1).unwrap_or_default();
+    assert!(devices.contains("utilisation %") && devices.contains("depth p99"), "{devices}");
+}
+
 #[test]
 fn what_a_trace_does_not_tell_is_not_shown() {
     let (summary, _) = made_up::phone(1, 500, false);
-    let page = report(&[Traced { summary: &summary, timeline: None }]);
+    let page = report(&[Traced { summary: &summary, timeline: None, remarks: &[] }]);
     let absent =
         ["Waiting and service", "Percentiles", "Reads beside writes", "Over time", "Response times", "Where"];
     for part in absent.into_iter().chain(["Throughput"]) {
@@ -64,12 +115,12 @@ fn what_a_trace_does_not_tell_is_not_shown() {
         );
     }
     let (summary, timeline) = made_up::phone(1, 0, true);
-    let page = report(&[Traced { summary: &summary, timeline: Some(&timeline) }]);
+    let page = report(&[Traced { summary: &summary, timeline: Some(&timeline), remarks: &[] }]);
     for part in ["Over time", "Reuse distance", "Working set", "Bursts", "Distributions"] {
         assert!(!page.contains(&format!("<h2>{part}")), "{part}");
     }
     let nothing = Analysis::default().finish();
-    let empty = report(&[Traced { summary: &nothing, timeline: None }]);
+    let empty = report(&[Traced { summary: &nothing, timeline: None, remarks: &[] }]);
     assert_eq!(markup::faults(&empty), Vec::<String>::new());
     assert_eq!(markup::faults(&report(&[])), Vec::<String>::new());
 }
@@ -87,7 +138,7 @@ fn no_figure_of_a_page_is_infinite_or_none() {
                 timeline.push(&request);
             }
             let summary = analysis.finish();
-            let page = report(&[Traced { summary: &summary, timeline: Some(&timeline) }]);
+            let page = report(&[Traced { summary: &summary, timeline: Some(&timeline), remarks: &[] }]);
             let body =
                 page.split("<h1").nth(1).unwrap_or_default().split("<script").next().unwrap_or_default();
             let words = body.split(|letter: char| !letter.is_alphanumeric());
