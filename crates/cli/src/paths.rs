@@ -3,6 +3,7 @@
 
 use crate::failure::{Failure, Status};
 use nvmed_stack::DeviceSpec;
+use nvmed_trace::Source;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::fs::{File, Metadata};
@@ -29,16 +30,9 @@ impl Paths {
     /// The command reads a trace: where there is no file of that name, those that blktrace has written with it.
     #[must_use]
     pub fn reads_trace(mut self, path: &Path) -> Self {
-        if place(path).exists() {
-            return self.reads(path, "the trace");
-        }
-        let member = |number: usize| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(format!(".blktrace.{number}"));
-            PathBuf::from(name)
-        };
-        let members = (0..).map(member).take_while(|member| member.exists());
-        self.kept.extend(members.map(|member| (member, "the trace")));
+        // That there is none is told when it is opened.
+        let files = Source::files(place(path)).unwrap_or_default();
+        self.kept.extend(files.into_iter().map(|file| (file, "the trace")));
         self
     }
 

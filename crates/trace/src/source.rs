@@ -180,6 +180,15 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
+    /// The files that a path means: itself, or where there is none of that name, those that blktrace has written with
+    /// it, in the order of their processors.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
+        files(path)
+    }
+
     /// Opens a trace, packed by gzip or not. Where there is no file of that name, those that blktrace has written with
     /// it (`PATH.blktrace.0`, `PATH.blktrace.1`, …) are joined.
     ///
@@ -378,6 +387,24 @@ struct Head {
     is_packed: bool,
 }
 
+/// What gzip has packed, whose errors say so.
+struct Unpacked<R>(MultiGzDecoder<R>);
+
+impl<R: BufRead> Read for Unpacked<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.read(bytes).map_err(|error| {
+            let what = match error.kind() {
+                io::ErrorKind::UnexpectedEof => "what gzip has packed is cut off; fetch or pack it again",
+                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+                    "what gzip has packed is damaged; fetch or pack it again"
+                }
+                _ => return error,
+            };
+            io::Error::new(error.kind(), what)
+        })
+    }
+}
+
 /// The first bytes of a file, unpacked, and the whole of it. Nothing is sought: it may be a pipe.
 fn opened(file: File) -> io::Result<(Head, Input)> {
     if file.metadata()?.is_dir() {
@@ -389,7 +416,7 @@ fn opened(file: File) -> io::Result<(Head, Input)> {
     let is_packed = magic == GZIP;
     let file = Cursor::new(magic).chain(file);
     let mut unpacked: Input = match is_packed {
-        true => Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(file))),
+        true => Box::new(BufReader::with_capacity(BUFFER_BYTES, Unpacked(MultiGzDecoder::new(file)))),
         false => Box::new(file),
     };
     let mut bytes = Vec::new();

@@ -137,10 +137,10 @@ fn more(line: &mut dyn FnMut(String, Value<'_>)) {
     line("touched KiB".to_owned(), &|part| Some(part.working_set.as_ref()?.distinct_kib as f64));
     line("  not counted KiB".to_owned(), &|part| count(part.working_set.as_ref()?.not_counted_kib));
     for (at, window) in ["an hour", "a minute"].into_iter().enumerate() {
-        line(format!("  KiB in {window}"), &|part| {
+        line(format!("  KiB {window}, mean"), &|part| {
             Some(part.working_set.as_ref()?.windows.get(at)?.mean_kib)
         });
-        line("  at most".to_owned(), &|part| {
+        line(format!("  KiB {window}, most"), &|part| {
             Some(part.working_set.as_ref()?.windows.get(at)?.max_kib as f64)
         });
     }

@@ -12,6 +12,7 @@ use crate::failure::{Failure, Status};
 use crate::format::{held, refuse, refuse_read_only};
 use crate::location::parse_spec;
 use crate::paths::Paths;
+use crate::status_line::StatusLine;
 use crate::stop::{self, STOP};
 use leg::Leg;
 use nvmed_engine::Engine;
@@ -56,7 +57,11 @@ pub fn run(arguments: &Replay) -> Result<(), Failure> {
         Replayer::new(&engine, &contents.survey, options).map_err(|error| failure(&name, &error))?;
     stop::watch(COMMAND, signals)?;
     if state.done == 0 && (arguments.fill || is_filled(&spec) && contents.survey.reads > 0) {
-        replayer.fill(&STOP).map_err(|error| failure(&name, &error))?;
+        let mut status = StatusLine::every(0);
+        status.show(|_| format!("nvmed: {name}: written once before, so that reads find something"));
+        let filled = replayer.fill(&STOP).map_err(|error| failure(&name, &error));
+        status.end();
+        filled?;
     }
     let bound_ns = result::bound_ns(arguments, &contents);
     let leg = Leg { arguments, contents: &contents, identity: &identity, state, bound_ns };

@@ -157,12 +157,12 @@ fn no_command_writes_over_what_it_reads() {
     scratch.fails(["trace", "convert", "a", "other"], 3, "another process has other open");
     let after = ["a", "p.toml", "s.toml"].map(|name| std::fs::read(scratch.path(name)).unwrap());
     assert!(before == after && std::fs::read(scratch.path("other")).unwrap().is_empty());
-    let of_blktrace = scratch.run(["trace", "convert", "a", "b.blktrace.0", "--to", "blktrace"]);
+    let of_blktrace = scratch.run(["trace", "convert", "a", "b.blktrace.7", "--to", "blktrace"]);
     assert_eq!(of_blktrace.status, 0, "{}", of_blktrace.err);
     scratch.fails(
-        ["trace", "convert", "b", "b.blktrace.0"],
+        ["trace", "convert", "b", "b.blktrace.7"],
         2,
-        "OUT would write b.blktrace.0 over the trace",
+        "OUT would write b.blktrace.7 over the trace",
     );
     let plain = scratch.run(["trace", "analyse", "a", "--html", "/dev/null"]);
     assert_eq!(plain.status, 0, "{}", plain.err);
