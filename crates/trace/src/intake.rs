@@ -122,6 +122,7 @@ impl Default for Window {
 }
 
 impl Window {
+    #[inline]
     fn push(&mut self, request: Request) -> Result<(), Malformed> {
         if self.last_ns.get(request.device as usize).is_some_and(|last| request.arrival_ns < *last) {
             return Err(Malformed::Late);
@@ -131,11 +132,14 @@ impl Window {
         Ok(())
     }
 
-    /// Makes the first half ready when both are full, or what there is when nothing can come that belongs before it.
-    /// What was ready was given out.
-    fn settle(&mut self, is_end: bool) {
+    /// What was ready was given out, and is held no longer.
+    fn forget(&mut self) {
         self.held.drain(..self.ready);
         (self.ready, self.given) = (0, 0);
+    }
+
+    /// Makes the first half ready when both are full, or what there is when nothing can come that belongs before it.
+    fn settle(&mut self, is_end: bool) {
         let is_end = is_end || std::mem::take(&mut self.is_complete);
         if self.held.len() < 2 * WINDOW && !is_end {
             return;
@@ -181,8 +185,9 @@ impl Intake {
     }
 
     /// Takes a request.
+    #[inline]
     pub(crate) fn push(&mut self, request: Request) -> Result<(), Malformed> {
-        let request = request.checked()?;
+        request.check()?;
         if self.chooser.as_mut().is_some_and(|chooser| !chooser.takes(&request, &self.names)) {
             self.counts.passed_over += 1;
             return Ok(());
@@ -251,7 +256,12 @@ impl Intake {
         self.window.is_complete = true;
     }
 
-    /// Makes requests ready to be given out, as far as they are in order. To be called when all before were.
+    /// Holds no longer what was given out: to be called before more is read, which otherwise would have to move.
+    pub(crate) fn forget(&mut self) {
+        self.window.forget();
+    }
+
+    /// Makes requests ready to be given out, as far as they are in order.
     pub(crate) fn settle(&mut self, is_end: bool) {
         self.window.settle(is_end);
         self.counts.requests += self.window.ready as u64;

@@ -79,6 +79,7 @@ impl<R: Read> KernelTrace<R> {
             if self.has_ended {
                 return Ok(None);
             }
+            self.intake.forget();
             while !self.has_ended && !self.intake.is_full() {
                 self.has_ended = !self.step()?;
             }

@@ -2,6 +2,7 @@
 
 mod bits;
 mod column;
+mod footer;
 mod order;
 mod pages;
 mod read;

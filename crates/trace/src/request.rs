@@ -145,6 +145,12 @@ impl Request {
     /// # Errors
     /// It has no bytes, too many, ends beyond any device, or its times go back or are beyond all that can be.
     pub fn checked(self) -> Result<Self, RequestError> {
+        self.check().map(|()| self)
+    }
+
+    /// Whether it can be a request.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), RequestError> {
         if self.bytes == 0 && self.op != Op::Flush {
             return Err(RequestError::Empty);
         }
@@ -162,7 +168,7 @@ impl Request {
         if started < self.arrival_ns || self.finish_ns.is_some_and(|finish| finish < started) {
             return Err(RequestError::Times);
         }
-        Ok(self)
+        Ok(())
     }
 
     /// The byte after its last one.

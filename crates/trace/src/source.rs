@@ -279,6 +279,7 @@ impl Source {
     }
 
     fn read(&mut self) -> Result<(), Stop> {
+        self.intake.forget();
         while self.has_more && !self.intake.is_full() {
             self.has_more = self.decoder.step(&mut self.intake)?;
             self.intake.stopped()?;

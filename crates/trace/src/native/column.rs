@@ -151,6 +151,21 @@ fn spread<T: Copy>(values: &mut [T], has: &[bool], mut present: usize) {
     }
 }
 
+/// What a batch of rows has in a column: for each whether there is a value, and it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Batch<'a, T> {
+    has: &'a [bool],
+    values: &'a [T],
+}
+
+impl<T: Copy> Batch<'_, T> {
+    /// The value of a row, if it has one.
+    #[inline]
+    pub(super) fn get(&self, row: usize) -> Option<T> {
+        self.has[row].then(|| self.values[row])
+    }
+}
+
 /// A column of numbers, or of bits as numbers.
 pub(super) struct Numbers {
     column: Column,
@@ -204,10 +219,9 @@ impl Numbers {
         Ok(())
     }
 
-    /// The value of a row of the batch, if it has one.
-    #[inline]
-    pub(super) fn get(&self, row: usize) -> Option<i64> {
-        self.column.has[row].then(|| self.values[row])
+    /// The values of a batch of so many rows.
+    pub(super) fn batch(&self, rows: usize) -> Batch<'_, i64> {
+        Batch { has: &self.column.has[..rows], values: &self.values[..rows] }
     }
 }
 
@@ -324,10 +338,9 @@ impl Names {
         Ok(())
     }
 
-    /// The number of the name of a row of the batch, if it has one.
-    #[inline]
-    pub(super) fn get(&self, row: usize) -> Option<u32> {
-        self.column.has[row].then(|| self.numbers[row])
+    /// The numbers of the names of a batch of so many rows.
+    pub(super) fn batch(&self, rows: usize) -> Batch<'_, u32> {
+        Batch { has: &self.column.has[..rows], values: &self.numbers[..rows] }
     }
 }
 

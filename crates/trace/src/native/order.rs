@@ -27,17 +27,33 @@ fn is_one_value(group: &RowGroupMetaData, column: usize) -> bool {
 }
 
 /// Of each group, whether all groups behind it arrive no earlier than it has ended.
-pub(super) fn before_all(groups: &[RowGroupMetaData], arrival: usize) -> Vec<bool> {
-    let mut earliest = Some(i64::MAX);
-    let mut before: Vec<bool> = Vec::with_capacity(groups.len());
-    for group in groups.iter().rev() {
-        let span = arrivals(group, arrival);
-        before.push(span.zip(earliest).is_some_and(|((_, last), earliest)| last <= earliest));
-        // Behind a group that does not tell, nobody knows.
-        earliest = earliest.zip(span).map(|(earliest, (first, _))| earliest.min(first));
+#[derive(Debug)]
+pub(super) struct BeforeAll {
+    /// From the last group on.
+    before: Vec<bool>,
+    earliest: Option<i64>,
+}
+
+impl Default for BeforeAll {
+    fn default() -> Self {
+        Self { before: Vec::new(), earliest: Some(i64::MAX) }
     }
-    before.reverse();
-    before
+}
+
+impl BeforeAll {
+    /// Takes the group before those that it knows.
+    pub(super) fn take(&mut self, group: &RowGroupMetaData, arrival: usize) {
+        let span = arrivals(group, arrival);
+        self.before.push(span.zip(self.earliest).is_some_and(|((_, last), earliest)| last <= earliest));
+        // Behind a group that does not tell, nobody knows.
+        self.earliest = self.earliest.zip(span).map(|(earliest, (first, _))| earliest.min(first));
+    }
+
+    /// From the first group on.
+    pub(super) fn finish(mut self) -> Vec<bool> {
+        self.before.reverse();
+        self.before
+    }
 }
 
 /// The first and the last arrival of a group.

@@ -33,6 +33,20 @@ pub(super) struct Chunks {
     pub(super) len: u64,
 }
 
+impl Chunks {
+    /// Reads from a place on.
+    pub(super) fn at(&self, offset: u64) -> At {
+        At { file: Arc::clone(&self.file), offset }
+    }
+
+    /// The bytes from one on. How many they are was held against a limit.
+    pub(super) fn read(&self, at: u64, bytes: u64) -> Result<Vec<u8>> {
+        let mut read = vec![0; bytes as usize];
+        self.file.read_exact_at(&mut read, at)?;
+        Ok(read)
+    }
+}
+
 /// Reads from a place on.
 #[derive(Debug)]
 pub(super) struct At {
@@ -59,11 +73,12 @@ impl ChunkReader for Chunks {
 
     /// Where a page begins; its header says how large it is.
     fn get_read(&self, start: u64) -> Result<Self::T> {
-        let at = || At { file: Arc::clone(&self.file), offset: start };
         let mut sizes = Vec::new();
-        at().take(SIZES_BYTES).read_to_end(&mut sizes)?;
+        self.at(start).take(SIZES_BYTES).read_to_end(&mut sizes)?;
         match unpacked_bytes(&sizes) {
-            Some(bytes) if bytes <= PAGE_BYTES_MAX => Ok(BufReader::with_capacity(HEADER_BYTES, at())),
+            Some(bytes) if bytes <= PAGE_BYTES_MAX => {
+                Ok(BufReader::with_capacity(HEADER_BYTES, self.at(start)))
+            }
             Some(bytes) => broken(&format!("a page of {bytes} bytes, more than 32 MiB")),
             None => broken("a page without a header"),
         }
@@ -73,9 +88,7 @@ impl ChunkReader for Chunks {
         if start.checked_add(length as u64).is_none_or(|end| end > self.len) {
             return broken("a page that ends behind the file");
         }
-        let mut bytes = vec![0; length];
-        self.file.read_exact_at(&mut bytes, start)?;
-        Ok(bytes.into())
+        Ok(self.read(start, length as u64)?.into())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Requests out of Parquet, in batches of rows.
 
-use super::column::{NO_NAME, Names, Numbers};
-use super::order;
+use super::column::{Batch, NO_NAME, Names, Numbers};
+use super::footer::{self, Groups};
+use super::order::{self, BeforeAll};
 use super::pages::Chunks;
 use super::{
     ARRIVAL, COLUMN_UNITS, DEVICE, FINISH, FLAGS, MAGIC, OFFSET, OP, PROCESS, PROVENANCE_KEY, SIZE, START,
@@ -13,7 +14,7 @@ use crate::provenance::Provenance;
 use crate::request::{Flags, Op, Request};
 use parquet::basic::Type;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
+use parquet::file::metadata::{FileMetaData, RowGroupMetaData};
 use parquet::schema::types::SchemaDescriptor;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -79,29 +80,46 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Decoder + Send>, Stop> {
     if footer > FOOTER_BYTES_MAX {
         return Err(broken(format!("Parquet with a description of {footer} bytes, more than 64 MiB")));
     }
-    let metadata = guarded(|| ParquetMetaDataReader::new().parse_and_finish(&file).map_err(failed))?;
-    known(metadata.file_metadata())?;
-    let columns = Columns::of(metadata.file_metadata().schema_descr())?;
-    let rows = metadata.row_groups().iter().map(RowGroupMetaData::num_rows);
-    let rows = rows.map(|rows| u64::try_from(rows).ok()).try_fold(0u64, |sum, rows| sum.checked_add(rows?));
-    let claimed = metadata.file_metadata().num_rows();
-    if rows.is_none_or(|rows| i64::try_from(rows) != Ok(claimed)) {
-        return Err(broken(format!(
-            "broken Parquet: it claims {claimed} rows, and its row groups another number"
-        )));
-    }
     let chunks = Arc::new(Chunks { file: Arc::new(file), len });
-    let before_all = order::before_all(metadata.row_groups(), columns.needed[ARRIVAL_NEEDED]);
+    let (metadata, groups) = guarded(|| footer::open(&chunks, at - footer, footer).map_err(failed))?;
+    known(&metadata)?;
+    let columns = Columns::of(metadata.schema_descr())?;
+    let told: Vec<usize> = columns.device.into_iter().chain([columns.needed[ARRIVAL_NEEDED]]).collect();
+    let groups = groups.with_statistics_of(&told);
+    let before_all = survey(&groups, &columns, metadata.num_rows())?;
     Ok(Box::new(Reader {
         chunks,
         metadata,
         columns,
+        groups,
+        next_piece: 0,
+        piece: Vec::new().into_iter(),
         before_all,
         next_group: 0,
         group: None,
         floor_ns: 0,
         latest_ns: 0,
     }))
+}
+
+/// Looks at the descriptions of all row groups, the last one first: whether they are whole, and have as many rows as
+/// the file claims. Returns which of them arrive before all behind them.
+fn survey(groups: &Groups, columns: &Columns, claimed: i64) -> Result<Vec<bool>, Stop> {
+    let mut before_all = BeforeAll::default();
+    let mut rows = Some(0u64);
+    for piece in (0..groups.pieces()).rev() {
+        for group in guarded(|| groups.piece(piece).map_err(failed))?.iter().rev() {
+            before_all.take(group, columns.needed[ARRIVAL_NEEDED]);
+            let more = u64::try_from(group.num_rows()).ok();
+            rows = rows.zip(more).and_then(|(rows, more)| rows.checked_add(more));
+        }
+    }
+    if rows.is_none_or(|rows| i64::try_from(rows) != Ok(claimed)) {
+        return Err(broken(format!(
+            "broken Parquet: it claims {claimed} rows, and its row groups another number"
+        )));
+    }
+    Ok(before_all.finish())
 }
 
 /// Refuses what says of itself that it is another version of this format, or has other units.
@@ -238,6 +256,38 @@ impl Group {
         }
     }
 
+    /// What was read of so many rows.
+    fn batch(&self, rows: usize) -> Rows<'_> {
+        Rows {
+            op: self.op.batch(rows),
+            offset: self.offset.batch(rows),
+            size: self.size.batch(rows),
+            arrival: self.arrival.batch(rows),
+            device: self.device.as_ref().map(|names| names.batch(rows)),
+            process: self.process.as_ref().map(|names| names.batch(rows)),
+            start: self.start.as_ref().map(|numbers| numbers.batch(rows)),
+            finish: self.finish.as_ref().map(|numbers| numbers.batch(rows)),
+            waited: self.waited.as_ref().map(|numbers| numbers.batch(rows)),
+            flags: self.flags.as_ref().map(|numbers| numbers.batch(rows)),
+        }
+    }
+}
+
+/// Rows that were read together.
+struct Rows<'a> {
+    op: Batch<'a, u32>,
+    offset: Batch<'a, i64>,
+    size: Batch<'a, i64>,
+    arrival: Batch<'a, i64>,
+    device: Option<Batch<'a, u32>>,
+    process: Option<Batch<'a, u32>>,
+    start: Option<Batch<'a, i64>>,
+    finish: Option<Batch<'a, i64>>,
+    waited: Option<Batch<'a, i64>>,
+    flags: Option<Batch<'a, i64>>,
+}
+
+impl Rows<'_> {
     /// The request of a row.
     #[inline]
     fn request(&self, row: usize) -> Result<Request, Malformed> {
@@ -246,12 +296,12 @@ impl Group {
             None => return Err(Malformed::Missing("operation")),
         };
         Ok(Request {
-            device: name(self.device.as_ref(), row)?,
-            process: name(self.process.as_ref(), row)?,
-            start_ns: time(self.start.as_ref(), row, "start")?,
-            finish_ns: time(self.finish.as_ref(), row, "finish")?,
-            waited: self.waited.as_ref().and_then(|waited| waited.get(row)).map(|waited| waited != 0),
-            flags: Flags(self.flags.as_ref().and_then(|flags| flags.get(row)).unwrap_or(0) as u32),
+            device: name(self.device, row)?,
+            process: name(self.process, row)?,
+            start_ns: time(self.start, row, "start")?,
+            finish_ns: time(self.finish, row, "finish")?,
+            waited: self.waited.and_then(|waited| waited.get(row)).map(|waited| waited != 0),
+            flags: Flags(self.flags.and_then(|flags| flags.get(row)).unwrap_or(0) as u32),
             ..Request::new(
                 op,
                 natural(self.offset.get(row), "offset")?,
@@ -273,13 +323,13 @@ fn natural(number: Option<i64>, what: &'static str) -> Result<u64, Malformed> {
 }
 
 #[inline]
-fn time(times: Option<&Numbers>, row: usize, what: &'static str) -> Result<Option<u64>, Malformed> {
+fn time(times: Option<Batch<'_, i64>>, row: usize, what: &'static str) -> Result<Option<u64>, Malformed> {
     let time = times.and_then(|times| times.get(row));
     time.map(|time| natural(Some(time), what)).transpose()
 }
 
 #[inline]
-fn name(names: Option<&Names>, row: usize) -> Result<u32, Malformed> {
+fn name(names: Option<Batch<'_, u32>>, row: usize) -> Result<u32, Malformed> {
     match names.and_then(|names| names.get(row)) {
         Some(NO_NAME) => Err(Malformed::Names),
         Some(number) => Ok(number),
@@ -297,8 +347,12 @@ fn of_group(stop: Stop, number: usize) -> Stop {
 
 struct Reader {
     chunks: Arc<Chunks>,
-    metadata: ParquetMetaData,
+    metadata: FileMetaData,
     columns: Columns,
+    groups: Groups,
+    /// Row groups whose turn comes, and the piece of the description behind them.
+    piece: std::vec::IntoIter<RowGroupMetaData>,
+    next_piece: usize,
     /// Of each row group, whether it arrives before those behind it.
     before_all: Vec<bool>,
     next_group: usize,
@@ -312,7 +366,7 @@ struct Reader {
 impl Decoder for Reader {
     fn provenance(&self) -> Provenance {
         let mut provenance = Provenance::default();
-        for pair in self.metadata.file_metadata().key_value_metadata().into_iter().flatten() {
+        for pair in self.metadata.key_value_metadata().into_iter().flatten() {
             if let (Some(key), Some(value)) = (pair.key.strip_prefix(PROVENANCE_KEY), &pair.value) {
                 provenance.set(key, value);
             }
@@ -321,23 +375,15 @@ impl Decoder for Reader {
     }
 
     fn step(&mut self, intake: &mut Intake) -> Result<bool, Stop> {
-        let Some(group) = self.group.as_mut().filter(|group| group.left > 0) else {
-            let Some(next) = self.metadata.row_groups().get(self.next_group) else { return Ok(false) };
-            let is_before_all = self.before_all[self.next_group];
-            self.next_group += 1;
-            let number = self.next_group;
-            let group =
-                guarded(|| Group::open(&self.chunks, next, &self.columns, is_before_all).map_err(failed));
-            self.group = Some(group.map_err(|stop| of_group(stop, number))?);
-            return Ok(true);
-        };
+        let Some(group) = self.group.as_mut().filter(|group| group.left > 0) else { return self.open_next() };
         let rows = group.left.min(BATCH_ROWS as u64) as usize;
         let number = self.next_group;
         guarded(|| group.read(rows, intake).map_err(failed)).map_err(|stop| of_group(stop, number))?;
         group.left -= rows as u64;
+        let batch = group.batch(rows);
         for row in 0..rows {
             intake.read();
-            match group.request(row).and_then(|request| intake.push(request).map(|()| request.arrival_ns)) {
+            match batch.request(row).and_then(|request| intake.push(request).map(|()| request.arrival_ns)) {
                 Ok(arrival_ns) if arrival_ns < self.floor_ns => {
                     return Err(broken("broken Parquet: its rows are not in the order that it claims"));
                 }
@@ -349,6 +395,23 @@ impl Decoder for Reader {
             self.floor_ns = self.latest_ns;
             intake.complete();
         }
+        Ok(true)
+    }
+}
+
+impl Reader {
+    /// Opens the next row group; false when there is none.
+    fn open_next(&mut self) -> Result<bool, Stop> {
+        if self.piece.len() == 0 {
+            self.piece = guarded(|| self.groups.piece(self.next_piece).map_err(failed))?.into_iter();
+            self.next_piece += 1;
+        }
+        let Some(next) = self.piece.next() else { return Ok(false) };
+        let is_before_all = self.before_all.get(self.next_group).is_some_and(|before_all| *before_all);
+        self.next_group += 1;
+        let group =
+            guarded(|| Group::open(&self.chunks, &next, &self.columns, is_before_all).map_err(failed));
+        self.group = Some(group.map_err(|stop| of_group(stop, self.next_group))?);
         Ok(true)
     }
 }

@@ -205,3 +205,56 @@ fn a_file_that_is_cut_or_claims_too_much_is_a_line() {
         "{words}"
     );
 }
+
+#[test]
+fn a_description_of_many_row_groups_is_read_in_pieces() {
+    const GROUPS: i64 = 1000;
+    let scratch = Scratch::new();
+    let path = scratch.path("t");
+    let schema =
+        "message m { required int64 arrival_ns; required int64 size_bytes; required int64 offset_bytes;
+                  required binary op (UTF8); }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let mut file = SerializedFileWriter::new(File::create(&path).unwrap(), schema, Arc::default()).unwrap();
+    // Neighbours are the wrong way round, so that what a group says of its arrivals must be that group's.
+    for number in (0..GROUPS).map(|number| number ^ 1) {
+        let mut group = file.next_row_group().unwrap();
+        for value in [number * 10, 512, number * 4096] {
+            let mut column = group.next_column().unwrap().unwrap();
+            column.typed::<Int64Type>().write_batch(&[value], None, None).unwrap();
+            column.close().unwrap();
+        }
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<ByteArrayType>().write_batch(&[ByteArray::from("read")], None, None).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+    }
+    let description = file.close().unwrap();
+    assert_eq!(description.row_groups().len(), GROUPS as usize);
+    let bytes = std::fs::read(&path).unwrap();
+    let size = u32::from_le_bytes(bytes[bytes.len() - 8..][..4].try_into().unwrap());
+    assert!(size > 3 * (64 << 10), "more than three pieces: {size}");
+    let (_, found) = read(&path);
+    let request = |number: u64| Request::new(Op::Read, number * 4096, 512, number * 10);
+    assert!(found.into_iter().eq((0..GROUPS as u64).map(request)));
+}
+
+#[test]
+fn a_description_that_takes_too_much_is_a_line() {
+    let scratch = Scratch::new();
+    let path = scratch.path("t");
+    let schema =
+        "message m { required int64 arrival_ns; required int64 size_bytes; required int64 offset_bytes;
+                  required binary op (UTF8); }";
+    let columns = [vec![5, 6, 7], vec![512; 3], vec![0; 3]];
+    let of_bytes = |bytes: usize| {
+        says(&path, schema, &columns, Some(("pandas", &"x".repeat(bytes))));
+        said(&path, &Options::default())
+    };
+    assert!(of_bytes(1 << 20).contains("its columns and its notes take more than 1 MiB"));
+    let wide: String = (0..16_000).map(|number| format!("required int64 column_{number}; ")).collect();
+    let columns: Vec<Vec<i64>> = (0..16_003).map(|_| vec![5, 512, 0]).collect();
+    says(&path, &schema.replace("required binary", &(wide + "required binary")), &columns, None);
+    let words = said(&path, &Options::default());
+    assert!(words.contains("the description of row group 1 takes more than 1 MiB"), "{words}");
+}
