@@ -17,8 +17,10 @@ use nvmed_trace::{
     Analysis, Catalogue, Cell, Format, Model, Op, Options, Request, Row as Published, Sink, Source, Synthesis,
 };
 use std::hint::black_box;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// The analysis's rows.
 pub const ANALYSE: [&str; 4] =
@@ -63,12 +65,23 @@ fn twitter(count: usize) -> Result<Vec<Request>, String> {
     Ok((0..count).map(at).collect())
 }
 
-/// A file in memory that goes away.
+/// A file that goes away.
 struct Scratch(PathBuf);
 
 impl Scratch {
+    /// In memory.
     fn new(name: &str) -> Self {
-        let path = PathBuf::from(format!("/dev/shm/nvmed-bench-{}-{name}", std::process::id()));
+        Self::within(Path::new("/dev/shm"), name)
+    }
+
+    /// On the disk, beside this program: what is measured there is too large for memory.
+    fn on_disk(name: &str) -> Result<Self, String> {
+        let this = std::env::current_exe().map_err(text)?;
+        Ok(Self::within(this.parent().ok_or("this program has no directory")?, name))
+    }
+
+    fn within(directory: &Path, name: &str) -> Self {
+        let path = directory.join(format!("nvmed-bench-{}-{name}", std::process::id()));
         undo::made(&HostResource::File(path.clone()));
         Self(path)
     }
@@ -261,47 +274,91 @@ pub fn simulate() -> Result<Vec<Row>, String> {
     Ok(vec![of(SIMULATE[0], middle, 100.0), of(SIMULATE[1], slowest, 500.0)])
 }
 
-/// The largest resident set of this process, MiB.
-fn peak_mib() -> Result<f64, String> {
-    let status = std::fs::read_to_string("/proc/self/status").map_err(text)?;
-    let kib =
-        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok());
-    kib.map(|kib: f64| kib / 1024.0).ok_or_else(|| "/proc/self/status does not say VmHWM".to_owned())
+/// The time between two looks at a process.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The largest resident set of a process that is run to its end, in MiB, and what it prints. What it grows by after the
+/// last look is not seen.
+fn peak_mib(command: &mut Command) -> Result<(f64, String), String> {
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(text)?;
+    let mut stdout = child.stdout.take().ok_or("the program has no output")?;
+    let printed = std::thread::spawn(move || {
+        let mut printed = String::new();
+        stdout.read_to_string(&mut printed).map(|_| printed)
+    });
+    let status = PathBuf::from(format!("/proc/{}/status", child.id()));
+    let mut peak_kib = 0.0f64;
+    let ended = loop {
+        let told = std::fs::read_to_string(&status).unwrap_or_default();
+        let told = told.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next());
+        peak_kib = told.and_then(|kib| kib.parse().ok()).map_or(peak_kib, |kib: f64| kib.max(peak_kib));
+        if let Some(ended) = child.try_wait().map_err(text)? {
+            break ended;
+        }
+        std::thread::sleep(LOOK);
+    };
+    let printed = printed.join().map_err(|_| "its output was not read")?.map_err(text)?;
+    if ended.success() && peak_kib > 0.0 {
+        Ok((peak_kib / 1024.0, printed))
+    } else {
+        Err(format!("{}: {ended}", command.get_program().display()))
+    }
 }
 
-/// The largest resident set after 10^8 requests, beside that after half of them: on 64 GiB, half of them at offsets
-/// that are no multiples of 4 KiB, and more of these than are known exactly.
+/// Requests on 64 GiB, half of them at offsets that are no multiples of 4 KiB, and more of these than are known exactly.
+fn scattered(dice: &mut Dice, number: u64) -> Request {
+    let offset = dice.roll(1 << 24) * 4096 + 512 * (number % 2);
+    let op = if dice.chance(30) { Op::Read } else { Op::Write };
+    Request {
+        start_ns: Some(number * 20_000 + 10),
+        finish_ns: Some(number * 20_000 + 10 + dice.roll(30_000)),
+        ..Request::new(op, offset, 4096 << dice.roll(4), number * 20_000)
+    }
+}
+
+/// The largest resident set of `nvmed trace analyse` of so many requests, from Parquet in to its page and its numbers
+/// out, in MiB; the file's bytes a request; and the error of the hits that it tells, in points.
+fn peak_of_analysis(count: u64) -> Result<(f64, f64, f64), String> {
+    let trace = Scratch::on_disk("memory.parquet")?;
+    let names = Catalogue::default();
+    let format = Format::named("parquet").ok_or("there is no such format")?;
+    let mut sink = Sink::create(&trace.0, format).map_err(text)?;
+    let mut dice = Dice::new(5);
+    (0..count).try_for_each(|number| sink.write(&scattered(&mut dice, number), &names)).map_err(text)?;
+    sink.finish(&names).map_err(text)?;
+    let page = Scratch::on_disk("memory.html")?;
+    let mut analyse = Command::new(std::env::current_exe().map_err(text)?.with_file_name("nvmed"));
+    analyse.args(["trace", "analyse", "--json", "--html"]).arg(&page.0).arg(&trace.0);
+    let (peak_mib, printed) = peak_mib(&mut analyse)?;
+    let found: serde_json::Value = serde_json::from_str(&printed).map_err(text)?;
+    let all = &found["traces"][0]["all"];
+    let requests: u64 = ["reads", "writes"].iter().map(|side| sum(&all["sizes"], side)).sum();
+    let error = all["temporal_locality_error_points"].as_f64().unwrap_or(f64::INFINITY);
+    if requests != count || error >= 1.0 {
+        return Err(format!("{requests} of {count} requests, hits within {error} points"));
+    }
+    let bytes = trace.0.metadata().map_err(text)?.len() as f64 / count as f64;
+    Ok((peak_mib, bytes, error))
+}
+
+/// The sum of one field of all objects of a list.
+fn sum(list: &serde_json::Value, field: &str) -> u64 {
+    list.as_array().into_iter().flatten().filter_map(|each| each[field].as_u64()).sum()
+}
+
+/// The largest resident set of the analysis of 10^8 requests, beside that of half of them.
 pub fn memory(wanted: &str) -> Result<Vec<Row>, String> {
     const COUNT: u64 = 100_000_000;
     if wanted != MEMORY {
-        println!("SKIPPED: {MEMORY}: it takes a minute: `make bench ROW={MEMORY}`");
+        println!("SKIPPED: {MEMORY}: it takes minutes and 1 GB of the disk: `make bench ROW={MEMORY}`");
         return Ok(Vec::new());
     }
-    let (mut dice, mut analysis) = (Dice::new(5), Analysis::default());
-    let mut grow = |requests: std::ops::Range<u64>| {
-        for number in requests {
-            let offset = dice.roll(1 << 24) * 4096 + 512 * (number % 2);
-            let op = if dice.chance(30) { Op::Read } else { Op::Write };
-            analysis.push(&Request {
-                start_ns: Some(number * 20_000 + 10),
-                finish_ns: Some(number * 20_000 + 10 + dice.roll(30_000)),
-                ..Request::new(op, offset, 4096 << dice.roll(4), number * 20_000)
-            });
-        }
-        peak_mib()
-    };
-    let (half, whole) = (grow(0..COUNT / 2)?, grow(COUNT / 2..COUNT)?);
-    let summary = analysis.finish();
-    let error = summary.all.temporal_locality_error_points;
-    if summary.all.row.get(Cell::Requests) != Some(COUNT as f64) || error >= 1.0 {
-        return Err(format!(
-            "{:?} requests, hits within {error} points",
-            summary.all.row.get(Cell::Requests)
-        ));
-    }
+    let (half, ..) = peak_of_analysis(COUNT / 2)?;
+    let (whole, bytes, error) = peak_of_analysis(COUNT)?;
     let conditions = format!(
-        "{COUNT} requests at random places of 64 GiB, every second one 512 bytes behind a multiple of 4 KiB; hits \
-         within {error:.3} points; the largest resident set of the whole process; one round"
+        "`nvmed trace analyse --json --html` of {COUNT} requests in Parquet of {bytes:.1} bytes each, at random places \
+         of 64 GiB, every second one 512 bytes behind a multiple of 4 KiB; hits within {error:.3} points; the largest \
+         resident set of the whole process; one round"
     );
     let samples = |figure: f64| [figure].into_iter().collect::<Samples>();
     let mut row = row(MEMORY, "MiB", "10^8 requests", samples(whole), Goal::Ratio(1.05), conditions);
