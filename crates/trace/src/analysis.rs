@@ -200,14 +200,19 @@ impl Device {
             seen: self.starts.seen(request.offset, room),
             no_wait: by_times.or(request.waited.map(|waited| !waited)),
             beside_write: self.writes_until_ns > arrival_ns,
-            overlaps: request.start_ns.is_some_and(|start_ns| self.busy_until_ns > Some(start_ns)),
+            overlaps: request
+                .start_ns
+                .zip(self.busy_until_ns)
+                .is_some_and(|(start_ns, busy_ns)| busy_ns > start_ns),
         }
     }
 
     /// A request is one of those before the next.
     #[inline]
     fn after(&mut self, request: &Request) {
-        self.busy_until_ns = self.busy_until_ns.max(request.finish_ns);
+        if let Some(finish_ns) = request.finish_ns {
+            self.busy_until_ns = Some(self.busy_until_ns.map_or(finish_ns, |busy_ns| busy_ns.max(finish_ns)));
+        }
         if matches!(request.op, Op::Discard | Op::Flush) {
             return;
         }
@@ -215,7 +220,8 @@ impl Device {
             self.writes_until_ns = self.writes_until_ns.max(request.finish_ns.unwrap_or(0));
         }
         self.last_end = Some(request.offset.saturating_add(request.bytes));
-        self.last_arrival_ns = self.last_arrival_ns.max(Some(request.arrival_ns));
+        let last_ns = self.last_arrival_ns.unwrap_or(0);
+        self.last_arrival_ns = Some(last_ns.max(request.arrival_ns));
     }
 
     /// What it was like.

@@ -21,12 +21,10 @@ impl<const STEPS: usize, const GROUPS: usize> Buckets<STEPS, GROUPS> {
     #[inline]
     #[must_use]
     pub const fn of(value: u64) -> usize {
-        if value < STEPS as u64 {
-            return value as usize;
-        }
-        let doubling = value.ilog2() - Self::STEP_BITS;
-        let step = (value >> doubling) as usize - STEPS;
-        let bucket = STEPS * (doubling as usize + 1) + step;
+        // Of a value below `STEPS` this is 0, and without a branch. The highest bit of what is left makes it the bucket
+        // of the next group.
+        let doubling = (value | STEPS as u64).ilog2() - Self::STEP_BITS;
+        let bucket = STEPS * doubling as usize + (value >> doubling) as usize;
         if bucket < Self::COUNT { bucket } else { Self::COUNT - 1 }
     }
 

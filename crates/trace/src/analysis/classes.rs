@@ -65,10 +65,19 @@ pub(crate) fn size_class(bytes: u64) -> usize {
     doublings(bytes.div_ceil(BLOCK_BYTES as u64)).min(SIZES - 1)
 }
 
-/// The class of a time. 2^-10 ms are 15,625/16 ns.
+/// Sixteenths of a nanosecond in the least limit of a time, 2^-10 ms.
+const LEAST_LIMIT: u64 = 15_625;
+/// Bits of that number.
+const LEAST_LIMIT_BITS: u32 = u64::BITS - LEAST_LIMIT.leading_zeros();
+
+/// The class of a time.
 #[inline]
 pub(super) fn time_class(ns: u64) -> usize {
-    doublings(ns.saturating_mul(16).div_ceil(15_625)).min(TIMES - 1)
+    // What is longer is in the last class, too, and has no sixteenths.
+    let sixteenths = ns.min(1 << 58) * 16;
+    // Of as many bits as the time, a limit is enough or half of what is; without a division.
+    let class = (u64::BITS - sixteenths.leading_zeros()).saturating_sub(LEAST_LIMIT_BITS);
+    (class as usize + usize::from(sixteenths > LEAST_LIMIT << class)).min(TIMES - 1)
 }
 
 /// The limit of a class of sizes in KiB; the last has none.
@@ -101,6 +110,12 @@ mod tests {
         );
         let times = [0, 1, 976, 977, 1_000_000, 1_000_001, 2_000_000, 128_000_000, 128_000_001, u64::MAX];
         assert_eq!(times.map(time_class), [0, 0, 0, 1, 10, 11, 11, 17, 18, 48]);
+        for class in 0..TIMES - 1 {
+            // The longest time that a limit does not end before.
+            let limit_ns = (15_625u128 << class) / 16;
+            let classes = [limit_ns as u64, limit_ns as u64 + 1].map(time_class);
+            assert_eq!(classes, [class, class + 1], "{limit_ns} ns");
+        }
         assert_eq!((time_limit_ms(10), time_limit_ms(17), time_limit_ms(48)), (Some(1.0), Some(128.0), None));
     }
 }

@@ -88,8 +88,9 @@ fn row(tally: &Tally) -> Row {
 fn size_class(tally: &Tally, class: usize) -> SizeClass {
     let speed = |side: &Side| {
         let service_ns = side.service.sums[class];
-        (service_ns > 0).then(|| side.served_bytes[class] as f64 / MIB / (service_ns as f64 / S))
+        (service_ns > 0).then(|| side.served_bytes(class) as f64 / MIB / (service_ns as f64 / S))
     };
+    let (whole_reads, whole_writes) = (tally.reads.whole(class), tally.writes.whole(class));
     SizeClass {
         at_most_kib: size_limit_kib(class),
         reads: tally.reads.bytes.counts[class],
@@ -98,10 +99,10 @@ fn size_class(tally: &Tally, class: usize) -> SizeClass {
         writes: tally.writes.bytes.counts[class],
         write_bytes: tally.writes.bytes.sums[class],
         write_mib_per_s: speed(&tally.writes),
-        whole_reads: tally.reads.whole.counts[class],
-        whole_read_bytes: tally.reads.whole.sums[class],
-        whole_writes: tally.writes.whole.counts[class],
-        whole_write_bytes: tally.writes.whole.sums[class],
+        whole_reads: whole_reads.0,
+        whole_read_bytes: whole_reads.1,
+        whole_writes: whole_writes.0,
+        whole_write_bytes: whole_writes.1,
     }
 }
 

@@ -31,10 +31,10 @@ pub(super) struct Context {
 pub(super) struct Side {
     /// Their bytes, by size.
     pub bytes: Classes<SIZES>,
-    /// The same of those that are multiples of 4 KiB.
-    pub whole: Classes<SIZES>,
-    /// Bytes of those whose service time is known, by size.
-    pub served_bytes: [u64; SIZES],
+    /// The same of those that are no multiples of 4 KiB: there are few, where any are.
+    odd: Classes<SIZES>,
+    /// Bytes of those whose service time is not known, by size: mostly none are, or all.
+    unserved_bytes: [u64; SIZES],
     /// Service times in ns, by size.
     pub service: Classes<SIZES>,
     pub response_times: Quantiles,
@@ -162,8 +162,11 @@ impl Tally {
         let class = size_class(request.bytes);
         let side = if request.op == Op::Read { &mut self.reads } else { &mut self.writes };
         side.bytes.count(class, request.bytes);
-        if request.bytes.is_multiple_of(BLOCK_BYTES as u64) {
-            side.whole.count(class, request.bytes);
+        if !request.bytes.is_multiple_of(BLOCK_BYTES as u64) {
+            side.odd.count(class, request.bytes);
+        }
+        if request.finish_ns.and(request.start_ns).is_none() {
+            side.unserved_bytes[class] = side.unserved_bytes[class].saturating_add(request.bytes);
         }
         if let Some(finish_ns) = request.finish_ns {
             let response_ns = finish_ns.saturating_sub(request.arrival_ns);
@@ -174,7 +177,6 @@ impl Tally {
                 side.service_times.count(service_ns, room);
                 side.waiting_times.count(response_ns.saturating_sub(service_ns), room);
                 side.service.count(class, service_ns);
-                side.served_bytes[class] = side.served_bytes[class].saturating_add(request.bytes);
                 if class == 0
                     && let Some(gap_ns) = context.gap_ns
                 {
@@ -272,14 +274,25 @@ impl Tally {
 impl Side {
     fn merge(&mut self, other: &Self) {
         self.bytes.merge(&other.bytes);
-        self.whole.merge(&other.whole);
+        self.odd.merge(&other.odd);
         self.service.merge(&other.service);
         self.response_times.merge(&other.response_times);
         self.service_times.merge(&other.service_times);
         self.waiting_times.merge(&other.waiting_times);
-        for (bytes, more) in self.served_bytes.iter_mut().zip(other.served_bytes) {
+        for (bytes, more) in self.unserved_bytes.iter_mut().zip(other.unserved_bytes) {
             *bytes = bytes.saturating_add(more);
         }
+    }
+
+    /// Requests of a class that are multiples of 4 KiB, and their bytes.
+    pub(super) fn whole(&self, class: usize) -> (u64, u64) {
+        let bytes = self.bytes.sums[class].saturating_sub(self.odd.sums[class]);
+        (self.bytes.counts[class] - self.odd.counts[class], bytes)
+    }
+
+    /// Bytes of a class of those whose service time is known.
+    pub(super) fn served_bytes(&self, class: usize) -> u64 {
+        self.bytes.sums[class].saturating_sub(self.unserved_bytes[class])
     }
 }
 

@@ -81,14 +81,14 @@ impl<const SETS: usize> Units<SETS> {
         Some(new)
     }
 
-    /// Puts the units from `first` up to `end` into every set. Each leaf that is touched is told to `touched`, with
-    /// what each set got there. Returns how many units have no bit.
+    /// Puts the units from `first` up to `end` into every set. Each leaf where some set got any is told to `gained`,
+    /// with what each set got there. Returns how many units have no bit.
     #[inline]
     pub(super) fn insert_all(
         &mut self,
         (first, end): (u64, u64),
         leaves: &mut Leaves,
-        mut touched: impl FnMut(u64, [Gain; SETS]),
+        mut gained: impl FnMut(u64, [Gain; SETS]),
     ) -> u64 {
         let (mut at, mut lost) = (first, 0);
         while at < end {
@@ -97,7 +97,11 @@ impl<const SETS: usize> Units<SETS> {
             match self.leaf(number, leaves) {
                 Some(leaf) => {
                     let range = (at % LEAF_UNITS, at % LEAF_UNITS + (until - at));
-                    touched(number, leaf.fill(range));
+                    let gains = leaf.fill(range);
+                    // What is new in any set is new in the last one.
+                    if gains[SETS - 1].new > 0 {
+                        gained(number, gains);
+                    }
                 }
                 None => lost += until - at,
             }
@@ -142,8 +146,12 @@ impl Words {
             let until = end.min((at / 64 + 1) * 64);
             let mask = (u64::MAX >> (64 - (until - at))) << (at % 64);
             let word = &mut self.bits[(at / 64) as usize];
-            new += (mask & !*word).count_ones();
-            *word |= mask;
+            // Mostly all are there, or none, and to count bits takes longer than the rest.
+            let fresh = mask & !*word;
+            if fresh != 0 {
+                new += if fresh == mask { (until - at) as u32 } else { fresh.count_ones() };
+                *word |= mask;
+            }
             at = until;
         }
         let first = self.count == 0 && new > 0;

@@ -2,6 +2,7 @@
 //!
 //! Source: Denning, "The working set model for program behavior", CACM 11(5), 1968.
 
+use super::bursts::end_behind;
 use super::units::{Leaves, Units};
 use nvmed_units::BLOCK_BYTES;
 use serde::Serialize;
@@ -84,13 +85,9 @@ impl Working {
     /// A request touches the bytes from `offset` up to `end`.
     #[inline]
     pub fn touch(&mut self, arrival_ns: u64, (offset, end): (u64, u64), room: &mut Room) {
-        for (number, window) in self.windows.iter_mut().enumerate() {
-            if arrival_ns >= window.end_ns {
-                window.close();
-                window.leaves.drain(..).for_each(|leaf| self.units.clear(number + 1, leaf));
-                let beyond = arrival_ns - window.end_ns;
-                window.end_ns = arrival_ns.saturating_add(window.width_ns - beyond % window.width_ns);
-            }
+        // The narrowest window ends first.
+        if arrival_ns >= self.windows[WIDTHS_NS.len() - 1].end_ns {
+            self.close_until(arrival_ns);
         }
         let range = (offset / BLOCK_BYTES as u64, end.div_ceil(BLOCK_BYTES as u64));
         let (distinct, windows) = (&mut self.distinct, &mut self.windows);
@@ -103,6 +100,17 @@ impl Working {
                 }
             }
         });
+    }
+
+    /// Closes the windows that have ended when something arrives.
+    fn close_until(&mut self, arrival_ns: u64) {
+        for (number, window) in self.windows.iter_mut().enumerate() {
+            if arrival_ns >= window.end_ns {
+                window.close();
+                window.leaves.drain(..).for_each(|leaf| self.units.clear(number + 1, leaf));
+                window.end_ns = end_behind(arrival_ns, window.end_ns, window.width_ns);
+            }
+        }
     }
 
     /// The working sets of what took so long.
