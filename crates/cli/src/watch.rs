@@ -13,6 +13,7 @@ use serde_json::json;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the recorder waits when nobody has made a call: a thread's ring takes 13,000 calls, which a fast program
+/// How long the recorder waits when nobody has made a call: a thread's ring takes 10,000 calls, which a fast program
 /// makes in about this time.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -79,7 +80,8 @@ impl Watch {
         let (tally, fd) = Tally::create(records).map_err(no_memory)?;
         let counters = LastCounters::begin().map_err(no_memory)?;
         let tally = Arc::new(tally);
-        let lines = record.as_deref().map(|file| Lines::begin(file, &arguments.program)).transpose()?;
+        let lines =
+            record.as_deref().map(|file| Lines::begin(file, &arguments.program, config)).transpose()?;
         let recorded = Recorded { lines, trace };
         let recorder = recorded.is_wanted().then(|| Recorder::start(recorded, &tally)).transpose()?;
         let fd = (counts || records).then_some(fd);
@@ -290,12 +292,24 @@ impl Recorded {
 }
 
 impl Lines {
-    fn begin(file: &Path, program: &[std::ffi::OsString]) -> Result<Self, Failure> {
+    fn begin(file: &Path, program: &[std::ffi::OsString], config: &Config) -> Result<Self, Failure> {
         let fail = |error| failure("--record", file, &error);
         let mut out = BufWriter::with_capacity(1 << 20, File::create(file).map_err(fail)?);
         let words: Vec<_> =
             program.iter().map(|word| word.to_string_lossy().escape_debug().to_string()).collect();
-        writeln!(out, "# nvmed calls 1: {}\n# {}", words.join(" "), Record::COLUMNS).map_err(fail)?;
+        let mut head = format!("# nvmed calls 2: {}\n", words.join(" "));
+        // Under which names a path can mean a file of the run.
+        let behind = match &config.behind {
+            Behind::Nvmedfs => None,
+            Behind::Host { dir } => Some(dir),
+        };
+        for dir in
+            [Some(&config.wrap_dir), behind.filter(|dir| **dir != config.wrap_dir)].into_iter().flatten()
+        {
+            // A String takes all.
+            let _ = writeln!(head, "# below {}", Record::shown(dir.as_os_str().as_bytes()));
+        }
+        writeln!(out, "{head}# {}", Record::COLUMNS).map_err(fail)?;
         Ok(Self { file: file.to_owned(), out, result: Ok(()) })
     }
 

@@ -64,6 +64,7 @@ kinds! {
     COPY "copy" "copy_file_range, sendfile, splice.";
     AIO "aio" "libaio's and POSIX's asynchronous calls.";
     INHERIT "inherit" "A descriptor that a program has from the one that executed it: recorded, never counted.";
+    CWD "cwd" "No call: where relative paths of the thread start from here on; recorded, never counted.";
     OTHER "other" "Calls that have no kind of their own.";
 }
 

@@ -20,7 +20,7 @@ pub(crate) const NS_GROUPS: usize = 33;
 /// "NVMDTALY".
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"NVMDTALY");
 /// Changes with the layout.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 pub(crate) const MAGIC_AT: usize = 0;
 pub(crate) const VERSION_AT: usize = 8;
@@ -59,7 +59,7 @@ pub(crate) const WRITTEN_AT: usize = 0;
 pub(crate) const RING_LOST_AT: usize = 8;
 pub(crate) const READ_AT: usize = 64;
 pub(crate) const RECORDS_AT: usize = 128;
-/// Records of one thread that wait to be written out: 1 MiB is at least 2,000 calls with long paths, 13,000 without.
+/// Records of one thread that wait to be written out: 1 MiB is at least 1,900 calls with long paths, 10,000 without.
 pub(crate) const RING_BYTES: usize = 1 << 20;
 /// One ring with its head, whole pages.
 pub(crate) const RING_SPAN: usize = (RECORDS_AT + RING_BYTES).next_multiple_of(4096);

@@ -1,8 +1,9 @@
 //! Calls one by one: how they lie in a ring, and the line of text that each becomes.
 //!
-//! A record in the ring is 72 bytes and a path, padded to whole words: its length u32, kind u8, bytes of path u16; then
-//! the clock, nanoseconds, process and thread, file and directory, offset, bytes asked for, result and errno. The
-//! writer is one thread, the reader another process: what it reads is copied first and then checked.
+//! A record in the ring is 96 bytes and two paths, padded to whole words: its length u32, kind u8, which of flags and
+//! mode are there u8, bytes of path u16; then the clock, nanoseconds, process and thread, file and directory, offset,
+//! bytes asked for, result, errno; bytes of the second path u16, flags, mode, the second file, its directory and its
+//! offset. The writer is one thread, the reader another process: what it reads is copied first and then checked.
 
 use crate::call_kind::CallKind;
 use crate::layout as at;
@@ -11,11 +12,14 @@ use std::fmt::Write;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Bytes of a record before its path.
-const HEAD_BYTES: usize = 72;
+const HEAD_BYTES: usize = 96;
 /// Longer paths are cut: the kernel's `PATH_MAX`.
 const PATH_BYTES_MAX: usize = 4096;
 /// Stands for a number that a call does not have.
 const NONE: i64 = i64::MIN;
+/// Which of a record's numbers are there.
+const HAS_FLAGS: u8 = 1;
+const HAS_MODE: u8 = 2;
 
 /// Which open file a call is about: the number that it got when it was opened, 0 is none.
 pub type File = u32;
@@ -47,6 +51,18 @@ pub struct Call<P> {
     pub errno: i32,
     /// The path that it names, as the program gave it.
     pub path: P,
+    /// Flags that it was given: of open, rename, unlink, fallocate; of lseek, from where.
+    pub flags: Option<u32>,
+    /// Permissions that it was given.
+    pub mode: Option<u32>,
+    /// The other open file that it is about: what a copy goes to.
+    pub to_file: File,
+    /// The open directory where the other path starts, if that is relative.
+    pub to_directory: File,
+    /// The file offset in the other file.
+    pub to_offset: Option<i64>,
+    /// The other path: the new name of rename and link, the target of a symbolic link.
+    pub to: P,
 }
 
 impl Default for Call<&[u8]> {
@@ -64,6 +80,12 @@ impl Default for Call<&[u8]> {
             result: 0,
             errno: 0,
             path: &[],
+            flags: None,
+            mode: None,
+            to_file: 0,
+            to_directory: 0,
+            to_offset: None,
+            to: &[],
         }
     }
 }
@@ -73,61 +95,73 @@ pub type Record = Call<Vec<u8>>;
 
 impl Record {
     /// The names of a line's columns, separated by tabs.
-    pub const COLUMNS: &'static str = "time_ns\tpid\ttid\tcall\tfile\tpath\toffset\tbytes\tresult\tns";
+    pub const COLUMNS: &'static str =
+        "time_ns\tpid\ttid\tcall\tfile\tpath\toffset\tbytes\tresult\tns\tflags\tmode\tto\tto_offset";
 
     /// The line of text, without a newline: columns separated by tabs, `-` where a call has none. Times count from
     /// `start_ns`; a call that failed has its errno, negative, as its result.
     #[must_use]
     pub fn line(&self, start_ns: u64) -> String {
-        let file = if self.file == 0 { "-".to_owned() } else { format!("#{}", self.file) };
+        let file = |file: File| if file == 0 { "-".to_owned() } else { format!("#{file}") };
         let number = |value: Option<i64>| value.map_or("-".to_owned(), |value| value.to_string());
+        let to = if self.to_file == 0 { shown_path(self.to_directory, &self.to) } else { file(self.to_file) };
         let result = if self.errno == 0 { self.result } else { -i64::from(self.errno) };
         format!(
-            "{}\t{}\t{}\t{}\t{file}\t{}\t{}\t{}\t{result}\t{}",
+            "{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{result}\t{}\t{}\t{}\t{to}\t{}",
             self.at_ns.saturating_sub(start_ns),
             self.pid,
             self.tid,
             self.kind.name(),
-            self.shown_path(),
+            file(self.file),
+            shown_path(self.directory, &self.path),
             number(self.offset),
             number(self.bytes),
             self.ns,
+            self.flags.map_or("-".to_owned(), |flags| format!("{flags:#x}")),
+            self.mode.map_or("-".to_owned(), |mode| format!("{mode:#o}")),
+            number(self.to_offset),
         )
     }
 
-    /// `-`, or the path in quotes: `"`, `\`, control bytes and those that are not ASCII as `\xNN`.
-    fn shown_path(&self) -> String {
-        if self.path.is_empty() {
-            return "-".to_owned();
-        }
-        let mut text = String::with_capacity(self.path.len() + 2);
-        if self.directory != 0 {
-            // A String takes all.
-            let _ = write!(text, "#{}/", self.directory);
-        }
-        text.push('"');
-        for &byte in &self.path {
-            match byte {
-                b' '..=b'~' if byte != b'"' && byte != b'\\' => text.push(char::from(byte)),
-                _ => {
-                    let _ = write!(text, "\\x{byte:02x}");
-                }
-            }
-        }
-        text.push('"');
-        text
+    /// A path as a line has it: `-`, or in quotes, with `"`, `\`, control bytes and those that are not ASCII as `\xNN`.
+    #[must_use]
+    pub fn shown(path: &[u8]) -> String {
+        shown_path(0, path)
     }
 }
 
-fn span(path_bytes: usize) -> usize {
-    HEAD_BYTES + path_bytes.next_multiple_of(8)
+fn shown_path(directory: File, path: &[u8]) -> String {
+    if path.is_empty() {
+        return "-".to_owned();
+    }
+    let mut text = String::with_capacity(path.len() + 2);
+    if directory != 0 {
+        // A String takes all.
+        let _ = write!(text, "#{directory}/");
+    }
+    text.push('"');
+    for &byte in path {
+        match byte {
+            b' '..=b'~' if byte != b'"' && byte != b'\\' => text.push(char::from(byte)),
+            _ => {
+                let _ = write!(text, "\\x{byte:02x}");
+            }
+        }
+    }
+    text.push('"');
+    text
+}
+
+fn span(paths_bytes: usize) -> usize {
+    HEAD_BYTES + paths_bytes.next_multiple_of(8)
 }
 
 /// Puts one record into the ring at `ring`, by its one writer.
 #[inline(never)]
 pub(crate) fn put(memory: &Mapping, ring: usize, call: &Call<&[u8]>) {
-    let path = &call.path[..call.path.len().min(PATH_BYTES_MAX)];
-    let bytes = span(path.len());
+    let cut = |path: &'_ [u8]| path.len().min(PATH_BYTES_MAX);
+    let (path, to) = (&call.path[..cut(call.path)], &call.to[..cut(call.to)]);
+    let bytes = span(path.len() + to.len());
     let written = memory.u64(ring + at::WRITTEN_AT).load(Relaxed);
     let read = memory.u64(ring + at::READ_AT).load(Acquire);
     if written.wrapping_sub(read) + bytes as u64 > at::RING_BYTES as u64 {
@@ -135,10 +169,12 @@ pub(crate) fn put(memory: &Mapping, ring: usize, call: &Call<&[u8]>) {
         lost.store(lost.load(Relaxed) + 1, Relaxed);
         return;
     }
-    let head = encode(call, bytes, path.len());
+    let head = encode(call, bytes, (path.len(), to.len()));
     circle(written, HEAD_BYTES, |from, offset, len| memory.write(ring + offset, &head[from..from + len]));
     let after = written + HEAD_BYTES as u64;
     circle(after, path.len(), |from, offset, len| memory.write(ring + offset, &path[from..from + len]));
+    let after = after + path.len() as u64;
+    circle(after, to.len(), |from, offset, len| memory.write(ring + offset, &to[from..from + len]));
     memory.u64(ring + at::WRITTEN_AT).store(written + bytes as u64, Release);
 }
 
@@ -153,11 +189,13 @@ fn circle(position: u64, len: usize, mut each: impl FnMut(usize, usize, usize)) 
     }
 }
 
-fn encode(call: &Call<&[u8]>, bytes: usize, path_bytes: usize) -> [u8; HEAD_BYTES] {
+fn encode(call: &Call<&[u8]>, bytes: usize, (path_bytes, to_bytes): (usize, usize)) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     let mut put = |from: usize, bytes: &[u8]| head[from..from + bytes.len()].copy_from_slice(bytes);
     put(0, &(bytes as u32).to_ne_bytes());
-    put(4, &[call.kind.index() as u8]);
+    let has = |bit: u8, is: bool| if is { bit } else { 0 };
+    let has = has(HAS_FLAGS, call.flags.is_some()) | has(HAS_MODE, call.mode.is_some());
+    put(4, &[call.kind.index() as u8, has]);
     put(6, &(path_bytes as u16).to_ne_bytes());
     put(8, &call.at_ns.to_ne_bytes());
     put(16, &call.ns.to_ne_bytes());
@@ -169,6 +207,12 @@ fn encode(call: &Call<&[u8]>, bytes: usize, path_bytes: usize) -> [u8; HEAD_BYTE
     put(48, &call.bytes.unwrap_or(NONE).to_ne_bytes());
     put(56, &call.result.to_ne_bytes());
     put(64, &call.errno.to_ne_bytes());
+    put(68, &(to_bytes as u16).to_ne_bytes());
+    put(72, &call.flags.unwrap_or(0).to_ne_bytes());
+    put(76, &call.mode.unwrap_or(0).to_ne_bytes());
+    put(80, &call.to_file.to_ne_bytes());
+    put(84, &call.to_directory.to_ne_bytes());
+    put(88, &call.to_offset.unwrap_or(NONE).to_ne_bytes());
     head
 }
 
@@ -186,11 +230,13 @@ pub(crate) fn take_all(memory: &Mapping, ring: usize, each: &mut dyn FnMut(&Reco
             read = written;
             break;
         };
-        let path = &mut record.path;
-        let after = read + HEAD_BYTES as u64;
-        circle(after, path.len(), |from, offset, len| {
-            memory.read(ring + offset, &mut path[from..from + len])
-        });
+        let mut after = read + HEAD_BYTES as u64;
+        for path in [&mut record.path, &mut record.to] {
+            circle(after, path.len(), |from, offset, len| {
+                memory.read(ring + offset, &mut path[from..from + len])
+            });
+            after += path.len() as u64;
+        }
         each(&record);
         taken += 1;
         read = read.wrapping_add(bytes as u64);
@@ -201,16 +247,17 @@ pub(crate) fn take_all(memory: &Mapping, ring: usize, each: &mut dyn FnMut(&Reco
     taken
 }
 
-/// A record with a path of the right length, and its span; `None` for what a writer of ours cannot have written.
+/// A record with paths of the right lengths, and its span; `None` for what a writer of ours cannot have written.
 fn decode(head: &[u8; HEAD_BYTES]) -> Option<(Record, usize)> {
     let u32_at =
         |from: usize| u32::from_ne_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]]);
     let u64_at = |from: usize| u64::from(u32_at(from)) | u64::from(u32_at(from + 4)) << 32;
     let i64_at = |from| u64_at(from).cast_signed();
     let option = |from| Some(i64_at(from)).filter(|value| *value != NONE);
-    let path_bytes = usize::from(u16::from_ne_bytes([head[6], head[7]]));
+    let u16_at = |from: usize| usize::from(u16::from_ne_bytes([head[from], head[from + 1]]));
+    let (path_bytes, to_bytes) = (u16_at(6), u16_at(68));
     let bytes = u32_at(0) as usize;
-    if path_bytes > PATH_BYTES_MAX || bytes != span(path_bytes) {
+    if path_bytes.max(to_bytes) > PATH_BYTES_MAX || bytes != span(path_bytes + to_bytes) {
         return None;
     }
     let record = Record {
@@ -226,6 +273,12 @@ fn decode(head: &[u8; HEAD_BYTES]) -> Option<(Record, usize)> {
         result: i64_at(56),
         errno: u32_at(64).cast_signed(),
         path: vec![0; path_bytes],
+        flags: (head[5] & HAS_FLAGS != 0).then(|| u32_at(72)),
+        mode: (head[5] & HAS_MODE != 0).then(|| u32_at(76)),
+        to_file: u32_at(80),
+        to_directory: u32_at(84),
+        to_offset: option(88),
+        to: vec![0; to_bytes],
     };
     Some((record, bytes))
 }
@@ -249,14 +302,45 @@ mod tests {
             bytes: Some(4096),
             result: 5,
             path: b"a \"b\"\xff".as_slice(),
+            flags: Some(0x241),
+            mode: Some(0o644),
             ..Call::default()
         };
-        let (record, _) = decode(&encode(&call, span(call.path.len()), call.path.len())).unwrap();
+        let (record, _) = decode(&encode(&call, span(call.path.len()), (call.path.len(), 0))).unwrap();
         let record = Record { path: call.path.to_vec(), ..record };
-        assert_eq!(record.line(1000), "500\t7\t8\topen\t#3\t#2/\"a \\x22b\\x22\\xff\"\t-\t4096\t5\t812");
+        let line = "500\t7\t8\topen\t#3\t#2/\"a \\x22b\\x22\\xff\"\t-\t4096\t5\t812\t0x241\t0o644\t-\t-";
+        assert_eq!(record.line(1000), line);
         assert_eq!(record.line(0).split('\t').count(), Record::COLUMNS.split('\t').count());
-        let failed = Record { errno: 2, file: 0, path: Vec::new(), ..record };
-        assert_eq!(failed.line(0), "1500\t7\t8\topen\t-\t-\t-\t4096\t-2\t812");
+        let failed = Record { errno: 2, file: 0, path: Vec::new(), flags: None, mode: None, ..record };
+        assert_eq!(failed.line(0), "1500\t7\t8\topen\t-\t-\t-\t4096\t-2\t812\t-\t-\t-\t-");
+    }
+
+    #[test]
+    fn both_paths_and_files_of_a_call_come_out_of_the_ring() {
+        let memory = Mapping::anonymous(at::RING_SPAN, Pages::Base).unwrap();
+        let renamed = Call {
+            kind: CallKind::RENAME,
+            path: b"old".as_slice(),
+            to: b"new name".as_slice(),
+            to_directory: 9,
+            ..Call::default()
+        };
+        let copied =
+            Call { kind: CallKind::COPY, file: 3, to_file: 4, to_offset: Some(70), ..Call::default() };
+        // As often as the ring is gone round, so that a path lies across its end, too.
+        let mut lines = Vec::new();
+        for _ in 0..20_000 {
+            put(&memory, 0, &renamed);
+            put(&memory, 0, &copied);
+            take_all(&memory, 0, &mut |record| {
+                let line = record.line(0);
+                let columns: Vec<&str> = line.split('\t').collect();
+                lines.push([4, 5, 12, 13].map(|column| columns[column].to_owned()));
+            });
+        }
+        assert_eq!(lines.len(), 40_000);
+        assert!(lines.iter().step_by(2).all(|line| *line == ["-", "\"old\"", "#9/\"new name\"", "-"]));
+        assert!(lines.iter().skip(1).step_by(2).all(|line| *line == ["#3", "-", "#4", "70"]));
     }
 
     proptest! {

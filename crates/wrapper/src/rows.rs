@@ -32,7 +32,8 @@ macro_rules! rows {
                 (fd PWRITE.moves(2).from(3)) @held SYS_pwrite64(0, 1, 2, 3);
             __read_chk: cancel [__read_chk] "descriptor" (fd READ.moves(2));
             __pread_chk: cancel [__pread_chk __pread64_chk] "descriptor" (fd PREAD.moves(2).from(3));
-            lseek: plain [lseek lseek64 __lseek llseek] "descriptor" (fd LSEEK.from(1)) @held SYS_lseek(0, 1, 2);
+            lseek: plain [lseek lseek64 __lseek llseek] "descriptor"
+                (fd LSEEK.from(1).flags(2)) @held SYS_lseek(0, 1, 2);
             overflow: checked [__recvfrom_chk] "descriptor";
         }
         descriptor {
@@ -47,14 +48,14 @@ macro_rules! rows {
             ftruncate: direct [ftruncate ftruncate64] "descriptor" (fd TRUNCATE.sized(1)) @held SYS_ftruncate(0, 1);
             truncate: direct [truncate truncate64] "path" (path TRUNCATE.sized(1)) @named SYS_truncate(0, 1);
             fallocate: direct [fallocate fallocate64] "descriptor"
-                (fd ALLOCATE.from(2).sized(3)) @held SYS_fallocate(0, 1, 2, 3);
+                (fd ALLOCATE.from(2).sized(3).flags(1)) @held SYS_fallocate(0, 1, 2, 3);
             posix_fallocate: direct [posix_fallocate posix_fallocate64] "descriptor"
                 (fd ALLOCATE.from(1).sized(2).fails(Fails::Error));
             posix_fadvise: direct [posix_fadvise posix_fadvise64] "descriptor"
                 (fd ADVISE.from(1).sized(2).fails(Fails::Error));
             readahead: direct [readahead] "descriptor" (fd ADVISE.from(1).sized(2)) @held SYS_readahead(0, 1, 2);
             sync_file_range: direct [sync_file_range] "descriptor"
-                (fd SYNC_RANGE.from(1).sized(2)) @held SYS_sync_file_range(0, 1, 2, 3);
+                (fd SYNC_RANGE.from(1).sized(2).flags(3)) @held SYS_sync_file_range(0, 1, 2, 3);
         }
         fcntl {
             fcntl: hiding [fcntl fcntl64 __fcntl] "descriptor" (fd FCNTL.command(1)) @held SYS_fcntl(0, 1, 2);
@@ -67,7 +68,7 @@ macro_rules! rows {
         }
         mapping {
             mmap: direct [mmap mmap64] "descriptor"
-                (fd MMAP.by(About::Descriptor(4)).sized(1).from(5)) @named SYS_mmap(0, 1, 2, 3, 4, 5);
+                (fd MMAP.by(About::Descriptor(4)).sized(1).from(5).flags(3)) @named SYS_mmap(0, 1, 2, 3, 4, 5);
             mmap: direct [__mmap] "libc's own libraries";
             munmap: direct [munmap] "memory" (inside MUNMAP.sized(1)) @named SYS_munmap(0, 1);
             munmap: direct [__munmap] "libc's own libraries";
@@ -77,10 +78,10 @@ macro_rules! rows {
             mremap: direct [mremap] "memory" (inside MUNMAP.sized(2)) @named SYS_mremap(0, 1, 2, 3, 4);
         }
         metadata {
-            chmod: direct [chmod] "path" (path CHMOD) @named SYS_chmod(0, 1);
-            lchmod: direct [lchmod] "path" (path CHMOD);
-            fchmodat: direct [fchmodat] "path, descriptor" (at CHMOD);
-            fchmod: direct [fchmod] "descriptor" (fd CHMOD) @held SYS_fchmod(0, 1);
+            chmod: direct [chmod] "path" (path CHMOD.mode(1)) @named SYS_chmod(0, 1);
+            lchmod: direct [lchmod] "path" (path CHMOD.mode(1));
+            fchmodat: direct [fchmodat] "path, descriptor" (at CHMOD.mode(2).flags(3));
+            fchmod: direct [fchmod] "descriptor" (fd CHMOD.mode(1)) @held SYS_fchmod(0, 1);
             chown: direct [chown] "path" (path CHOWN) @named SYS_chown(0, 1, 2);
             lchown: direct [lchown] "path" (path CHOWN) @named SYS_lchown(0, 1, 2);
             fchownat: direct [fchownat] "path, descriptor" (at CHOWN) @named SYS_fchownat(0, 1, 2, 3, 4);
@@ -92,7 +93,7 @@ macro_rules! rows {
             futimes: direct [futimes] "descriptor" (fd UTIMES);
             futimesat: direct [futimesat] "path, descriptor" (at UTIMES);
             utime: direct [utime] "path" (path UTIMES);
-            fchmodat2: (at CHMOD);
+            fchmodat2: (at CHMOD.mode(2).flags(3));
             utime_by_number: (path UTIMES) @named SYS_utime(0, 1);
             utimes_by_number: (path UTIMES) @named SYS_utimes(0, 1);
             utimensat_by_number: (at UTIMES) @named SYS_utimensat(0, 1, 2, 3);
@@ -100,43 +101,49 @@ macro_rules! rows {
         }
         name {
             unlink: direct [unlink] "path" (path UNLINK) @named SYS_unlink(0);
-            unlinkat: direct [unlinkat] "path, descriptor" (at UNLINK) @named SYS_unlinkat(0, 1, 2);
+            unlinkat: direct [unlinkat] "path, descriptor"
+                (at UNLINK.flags(2)) @named SYS_unlinkat(0, 1, 2);
             rmdir: direct [rmdir] "path" (path RMDIR) @named SYS_rmdir(0);
             remove: direct [remove] "path" (path UNLINK);
-            mkdir: direct [mkdir] "path" (path MKDIR) @named SYS_mkdir(0, 1);
-            mkdirat: direct [mkdirat] "path, descriptor" (at MKDIR) @named SYS_mkdirat(0, 1, 2);
-            mknod: direct [mknod] "path" (path MKNOD);
-            mknodat: direct [mknodat] "path, descriptor" (at MKNOD);
-            __xmknod: direct [__xmknod] "path" (path MKNOD.by(About::Path(1)));
-            __xmknodat: direct [__xmknodat] "path, descriptor" (at MKNOD.by(About::At(1, 2)));
-            mkfifo: direct [mkfifo] "path" (path MKNOD);
-            mkfifoat: direct [mkfifoat] "path, descriptor" (at MKNOD);
-            symlink: direct [symlink] "path" (path SYMLINK.by(About::Path(1))) @named SYS_symlink(0, 1);
+            mkdir: direct [mkdir] "path" (path MKDIR.mode(1)) @named SYS_mkdir(0, 1);
+            mkdirat: direct [mkdirat] "path, descriptor" (at MKDIR.mode(2)) @named SYS_mkdirat(0, 1, 2);
+            mknod: direct [mknod] "path" (path MKNOD.mode(1));
+            mknodat: direct [mknodat] "path, descriptor" (at MKNOD.mode(2));
+            __xmknod: direct [__xmknod] "path" (path MKNOD.by(About::Path(1)).mode(2));
+            __xmknodat: direct [__xmknodat] "path, descriptor" (at MKNOD.by(About::At(1, 2)).mode(3));
+            mkfifo: direct [mkfifo] "path" (path MKNOD.mode(1));
+            mkfifoat: direct [mkfifoat] "path, descriptor" (at MKNOD.mode(2));
+            symlink: direct [symlink] "path"
+                (path SYMLINK.by(About::Path(1)).to(Other::Path(0))) @named SYS_symlink(0, 1);
             symlinkat: direct [symlinkat] "path, descriptor"
-                (at SYMLINK.by(About::At(1, 2))) @named SYS_symlinkat(0, 1, 2);
+                (at SYMLINK.by(About::At(1, 2)).to(Other::Path(0))) @named SYS_symlinkat(0, 1, 2);
             readlink: direct [readlink] "path" (path READLINK) @named SYS_readlink(0, 1, 2);
             readlinkat: direct [readlinkat] "path, descriptor" (at READLINK) @named SYS_readlinkat(0, 1, 2, 3);
             __readlink_chk: direct [__readlink_chk] "path" (path READLINK);
             __readlinkat_chk: direct [__readlinkat_chk] "path, descriptor" (at READLINK);
-            rename: direct [rename] "path" (path RENAME) @named SYS_rename(0, 1);
-            renameat: direct [renameat] "descriptor" (at RENAME) @named SYS_renameat(0, 1, 2, 3);
-            renameat2: direct [renameat2] "descriptor" (at RENAME) @named SYS_renameat2(0, 1, 2, 3, 4);
-            link: direct [link] "path" (path LINK) @named SYS_link(0, 1);
-            linkat: direct [linkat] "path, descriptor" (at LINK) @named SYS_linkat(0, 1, 2, 3, 4);
-            mknod_by_number: (path MKNOD) @named SYS_mknod(0, 1, 2);
-            mknodat_by_number: (at MKNOD) @named SYS_mknodat(0, 1, 2, 3);
+            rename: direct [rename] "path" (path RENAME.to(Other::Path(1))) @named SYS_rename(0, 1);
+            renameat: direct [renameat] "descriptor" (at RENAME.to(Other::At(2, 3))) @named SYS_renameat(0, 1, 2, 3);
+            renameat2: direct [renameat2] "descriptor"
+                (at RENAME.to(Other::At(2, 3)).flags(4)) @named SYS_renameat2(0, 1, 2, 3, 4);
+            link: direct [link] "path" (path LINK.to(Other::Path(1))) @named SYS_link(0, 1);
+            linkat: direct [linkat] "path, descriptor"
+                (at LINK.to(Other::At(2, 3)).flags(4)) @named SYS_linkat(0, 1, 2, 3, 4);
+            mknod_by_number: (path MKNOD.mode(1)) @named SYS_mknod(0, 1, 2);
+            mknodat_by_number: (at MKNOD.mode(2)) @named SYS_mknodat(0, 1, 2, 3);
         }
         open {
             open: direct [open open64 __open __open64] "path"
-                (path OPEN.opens(Opens::Descriptor)) @named SYS_open(0, 1, 2);
+                (path OPEN.opens(Opens::Descriptor).flags(1).mode(2)) @named SYS_open(0, 1, 2);
             openat: direct [openat openat64] "path, descriptor"
-                (at OPEN.opens(Opens::Descriptor)) @named SYS_openat(0, 1, 2, 3);
-            __open_2: direct [__open_2 __open64_2] "path" (path OPEN.opens(Opens::Descriptor));
-            __openat_2: direct [__openat_2 __openat64_2] "path, descriptor" (at OPEN.opens(Opens::Descriptor));
-            creat: direct [creat creat64] "path" (path OPEN.opens(Opens::Descriptor)) @named SYS_creat(0, 1);
+                (at OPEN.opens(Opens::Descriptor).flags(2).mode(3)) @named SYS_openat(0, 1, 2, 3);
+            __open_2: direct [__open_2 __open64_2] "path" (path OPEN.opens(Opens::Descriptor).flags(1));
+            __openat_2: direct [__openat_2 __openat64_2] "path, descriptor"
+                (at OPEN.opens(Opens::Descriptor).flags(2));
+            creat: direct [creat creat64] "path"
+                (path OPEN.opens(Opens::Descriptor).flagged(CREAT).mode(1)) @named SYS_creat(0, 1);
         }
         openat2 {
-            openat2: (at OPEN.opens(Opens::Descriptor));
+            openat2: (at OPEN.opens(Opens::Descriptor).flagged(Flagged::Behind(2)));
         }
         poll {
             poll: list [poll __poll] "descriptors" (none) @held SYS_poll(0, 1, 2);
@@ -176,7 +183,7 @@ macro_rules! rows {
         }
         splice {
             splice: direct [splice] "descriptor"
-                (fd COPY.by(About::Descriptors(0, 2)).moves(4)) @held SYS_splice(0, 1, 2, 3, 4, 5);
+                (fd COPY.by(About::Descriptors(0, 2)).moves(4).to(BOTH_AT)) @held SYS_splice(0, 1, 2, 3, 4, 5);
             tee: direct [tee] "descriptor" (none) @held SYS_tee(0, 1, 2, 3);
             vmsplice: direct [vmsplice] "descriptor" (none) @held SYS_vmsplice(0, 1, 2, 3);
         }
@@ -210,9 +217,9 @@ macro_rules! rows {
         }
         transfer {
             copy_file_range: direct [copy_file_range] "descriptor"
-                (fd COPY.by(About::Descriptors(0, 2)).moves(4)) @held SYS_copy_file_range(0, 1, 2, 3, 4, 5);
+                (fd COPY.by(About::Descriptors(0, 2)).moves(4).to(BOTH_AT)) @held SYS_copy_file_range(0, 1, 2, 3, 4, 5);
             sendfile: direct [sendfile sendfile64] "descriptor"
-                (fd COPY.by(About::Descriptors(0, 1)).moves(3)) @held SYS_sendfile(0, 1, 2, 3);
+                (fd COPY.by(About::Descriptors(0, 1)).moves(3).to(SENT)) @held SYS_sendfile(0, 1, 2, 3);
         }
         vector {
             readv: cancel [readv] "descriptor" (fd READV.moves(NO)) @held SYS_readv(0, 1, 2);
@@ -359,11 +366,12 @@ macro_rules! rows {
             updwtmp: direct [updwtmp updwtmpx] "path" (none);
         }
         stdio {
-            fopen: direct [fopen fopen64] "path" (path OPEN.opens(Opens::Stream));
+            fopen: direct [fopen fopen64] "path" (path OPEN.opens(Opens::Stream).flagged(Flagged::Stream(1)));
             fopen: direct [_IO_fopen] "stream";
             fdopen: direct [fdopen] "descriptor" (none);
             fdopen: direct [_IO_fdopen] "stream";
-            freopen: direct [freopen freopen64] "path, stream" (path OPEN.opens(Opens::Stream));
+            freopen: direct [freopen freopen64] "path, stream"
+                (path OPEN.opens(Opens::Stream).flagged(Flagged::Stream(1)));
             setmntent: direct [setmntent __setmntent] "path, stream" (none);
             perror: direct [perror] "standard streams" (none);
             backtrace_symbols_fd: direct [backtrace_symbols_fd __backtrace_symbols_fd] "descriptor" (none);

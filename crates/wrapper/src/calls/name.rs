@@ -6,7 +6,7 @@ use crate::edge::{Answer, Fail, fail, finish, guard, host, reply};
 use crate::find::backend::{Node, Object};
 use crate::find::route::{self, FsPath, Route, Touch, on_path};
 use crate::find::walk::{self, LINKS_MAX, Last};
-use crate::find::{credentials, mount, setting, table};
+use crate::find::{credentials, mount, redirect, setting, table};
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{dev_t, mode_t, size_t, ssize_t};
 use nvmed_fs::{FileType, Follow, FsError, RenameFlags};
@@ -325,10 +325,11 @@ enum Needs {
 impl Side {
     fn new(dirfd: c_int, path: *const c_char, last: Last, needs: Needs) -> Self {
         let mut room = Room::new();
-        let (path, is_there) = match room.name(path) {
-            Ok(path) => (path.to_owned(), true),
-            Err(_) => (CString::default(), false),
-        };
+        let name = room.name(path).ok();
+        let behind = name.and_then(|name| redirect::one_of_two(dirfd, name, last));
+        let dirfd = if behind.is_some() { libc::AT_FDCWD } else { dirfd };
+        let is_there = name.is_some();
+        let path = behind.or_else(|| name.map(ToOwned::to_owned)).unwrap_or_default();
         Self { dirfd, path, is_there, last, needs, flags: 0, itself: None }
     }
 
@@ -455,7 +456,11 @@ fn on_both(
     run: impl Fn(&FsPath<'_>, &FsPath<'_>) -> Answer,
 ) -> Answer {
     for _ in 0..LINKS_MAX {
-        let failure = match (from.ours()?, to.ours()?) {
+        let (our_from, our_to) = (from.ours()?, to.ours()?);
+        if our_from.is_some() || our_to.is_some() {
+            mount::count();
+        }
+        let failure = match (our_from, our_to) {
             (None, None) => return host(on_host(&from, &to)),
             (Some(from), Some(to)) => match run(&from, &to) {
                 Err(failure @ Fail::Away(_)) => failure,

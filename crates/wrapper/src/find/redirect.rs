@@ -10,7 +10,7 @@ use crate::find::walk::{self, Last};
 use crate::watch;
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 thread_local! {
     /// Whether the path call that this thread is in goes below `wrap_dir`.
@@ -116,6 +116,21 @@ pub(crate) fn leads_in(dirfd: c_int, path: &[u8]) -> bool {
     let Some(setting) = setting::setting() else { return false };
     let Some(hosted) = &setting.hosted else { return false };
     !matches!(leads(setting, hosted, dirfd, path, Last::Follow), Leads::Elsewhere)
+}
+
+/// One of the two paths of a call, where the host answers all of them: in the directory behind, if it leads there and
+/// that is another than `wrap_dir`. A call of which one path leads there counts.
+pub(crate) fn one_of_two(dirfd: c_int, path: &CStr, last: Last) -> Option<CString> {
+    let setting = setting::setting()?;
+    let hosted = setting.hosted.as_ref()?;
+    let leads = leads(setting, hosted, dirfd, path.to_bytes(), last);
+    if !matches!(leads, Leads::Elsewhere) {
+        watch::touch();
+    }
+    match leads {
+        Leads::Rest(rest) if hosted.elsewhere => walk::c_path(&hosted.path(&rest)),
+        _ => None,
+    }
 }
 
 /// The path in the directory behind, if that is another than `wrap_dir`, for calls that libc makes below every hook.

@@ -4,21 +4,20 @@
 //! hook that is called from another is part of that one. A call counts if it is about a file below `wrap_dir`: the
 //! descriptor in its arguments says so, or `find::route` when it has looked at the path.
 
+mod recorded;
 pub(crate) mod shape;
 
-use crate::edge::given::Room;
 use crate::find::{setting, table};
 use crate::raw;
 use crate::tree::slot;
-use crate::watch::shape::{About, Fails, Opens, Shape, WORDS};
+use crate::watch::shape::{About, Fails, Shape, WORDS};
 use core::cell::Cell;
-use core::ffi::{c_char, c_int};
+use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use nvmed_fs::OpenFlags;
 use nvmed_sys::QuietFd;
-use nvmed_tally::{Call, CallKind, Seat, Tally, now_ns};
+use nvmed_tally::{CallKind, Seat, Tally, now_ns};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 
@@ -39,6 +38,8 @@ struct Thread {
     generation: Cell<u32>,
     pid: Cell<u32>,
     tid: Cell<u32>,
+    /// Which working directory its records have told.
+    directory: Cell<u32>,
 }
 
 thread_local! {
@@ -49,6 +50,7 @@ thread_local! {
             generation: Cell::new(0),
             pid: Cell::new(0),
             tid: Cell::new(0),
+            directory: Cell::new(0),
         }
     };
 }
@@ -137,8 +139,15 @@ unsafe extern "C" fn forked() {
 /// Begins to count a call; `false` if it is not one that counts by itself.
 #[inline(never)]
 pub(crate) fn begin(probe: &mut MaybeUninit<Probe>, shape: &'static Shape, words: &[usize]) -> bool {
+    if shape.kind == CallKind::CHDIR {
+        recorded::directory_changes();
+    }
     THREAD.with(|thread| {
         let word = |at: u8| words.get(usize::from(at)).copied().unwrap_or(usize::MAX);
+        let within = is_within(thread, probe);
+        if !within && tally().is_some_and(Tally::records) {
+            recorded::introduce(thread, shape, words);
+        }
         let file = match shape.about {
             About::Descriptor(at) => seen(word(at) as c_int),
             About::Descriptors(one, other) => seen(word(one) as c_int).or_else(|| seen(word(other) as c_int)),
@@ -146,7 +155,7 @@ pub(crate) fn begin(probe: &mut MaybeUninit<Probe>, shape: &'static Shape, words
             About::Path(_) | About::At(..) | About::Inside => None,
         };
         let by_descriptor = !matches!(shape.about, About::Path(_) | About::At(..) | About::Inside);
-        if is_within(thread, probe) {
+        if within {
             if file.is_some() {
                 touch();
             }
@@ -219,19 +228,8 @@ pub(crate) fn forget(first: u32, last: u32) {
 
 /// A descriptor that the program has from the one that executed it; only recorded.
 pub(crate) fn inherited(fd: c_int, path: &[u8]) {
-    let file = opened(fd);
-    if let Some(tally) = tally().filter(|tally| tally.records()) {
-        THREAD.with(|thread| {
-            let seat = seat(thread, tally);
-            let (pid, tid) = (thread.pid.get(), thread.tid.get());
-            let at_ns = now_ns();
-            let result = i64::from(fd);
-            tally.record(
-                seat,
-                &Call { at_ns, pid, tid, kind: CallKind::INHERIT, file, result, path, ..Call::default() },
-            );
-        });
-    }
+    opened(fd);
+    THREAD.with(|thread| recorded::inherited(thread, fd, path));
 }
 
 /// The call that is under way is about a file below `wrap_dir`.
@@ -286,7 +284,7 @@ fn finish(thread: &Thread, tally: &Tally, probe: &Probe, answer: isize, now: u64
         mark(answer as c_int, probe.file);
     }
     if tally.records() {
-        record(thread, tally, seat, probe, (kind, answer, errno), now);
+        recorded::record((thread, tally, seat), probe, (kind, answer, errno), now);
     }
 }
 
@@ -309,6 +307,7 @@ fn seat(thread: &Thread, tally: &Tally) -> Seat {
     let seat = tally.sit();
     thread.seat.set(Some(seat));
     thread.generation.set(generation);
+    thread.directory.set(0);
     thread.pid.set(sys!(SYS_getpid) as u32);
     thread.tid.set(sys!(SYS_gettid) as u32);
     if tally.records() {
@@ -319,79 +318,4 @@ fn seat(thread: &Thread, tally: &Tally) -> Seat {
         tally.name(seat, thread.pid.get(), &name[..len]);
     }
     seat
-}
-
-#[cold]
-fn record(
-    thread: &Thread,
-    tally: &Tally,
-    seat: Seat,
-    probe: &Probe,
-    (kind, answer, errno): (CallKind, isize, c_int),
-    now: u64,
-) {
-    let (shape, words) = (probe.shape, &probe.words);
-    let (directory, path) = match shape.about {
-        About::Path(at) => (0, words[usize::from(at)]),
-        About::At(from, at) => (number(words[usize::from(from)] as c_int), words[usize::from(at)]),
-        _ => (0, 0),
-    };
-    let mut room = Room::new();
-    let path = match path as *const c_char {
-        path if path.is_null() => &[][..],
-        // What is not there has failed the call, or went behind it.
-        path => room.name(path).map_or(&[][..], |path| path.to_bytes()),
-    };
-    let opened = match shape.opens {
-        _ if errno != 0 => 0,
-        Opens::Nothing => 0,
-        Opens::Descriptor => seen(answer as c_int).unwrap_or(0),
-        // SAFETY: libc's stream, or ours, which was just made.
-        Opens::Stream => seen(unsafe { raw::descriptor_of(answer as *mut _) }).unwrap_or(0),
-        Opens::Directory => seen(slot::descriptor_of(answer as *mut _)).unwrap_or(0),
-    };
-    let points = shape.fails == Fails::Null || matches!(shape.about, About::Directory(_));
-    let absolute = path.first() == Some(&b'/');
-    tally.record(
-        seat,
-        &Call {
-            at_ns: probe.start_ns,
-            ns: now - probe.start_ns,
-            pid: thread.pid.get(),
-            tid: thread.tid.get(),
-            kind,
-            file: if opened != 0 { opened } else { probe.file },
-            directory: if absolute { 0 } else { directory },
-            offset: appended_at(shape, words, kind, if errno == 0 { answer } else { 0 })
-                .or(shape.offset_of(words)),
-            bytes: shape.bytes_of(words),
-            // An address means nothing to a reader.
-            result: if points { i64::from(answer != 0) } else { answer as i64 },
-            errno,
-            path,
-        },
-    );
-}
-
-/// Where a write of `written` bytes without an offset went, if it appended: nobody else can tell where the file's end
-/// was.
-fn appended_at(shape: &Shape, words: &[usize; WORDS], kind: CallKind, written: isize) -> Option<i64> {
-    let About::Descriptor(at) = shape.about else { return None };
-    let moves_position = shape.offset_of(words).is_none_or(|offset| offset == -1);
-    if !matches!(kind, CallKind::WRITE | CallKind::WRITEV) || written <= 0 || !moves_position {
-        return None;
-    }
-    let fd = words[usize::from(at)] as c_int;
-    let end = if table::is_ours(fd) {
-        let pinned = table::pin(fd).ok()?;
-        let file = pinned.file().ok().filter(|file| file.flags().has(OpenFlags::APPEND))?;
-        i64::try_from(file.position().ok()?).ok()?
-    } else {
-        let flags = sys!(SYS_fcntl, fd, libc::F_GETFL);
-        if flags < 0 || flags & libc::O_APPEND as isize == 0 {
-            return None;
-        }
-        sys!(SYS_lseek, fd, 0, libc::SEEK_CUR) as i64
-    };
-    end.checked_sub(written as i64).filter(|start| *start >= 0)
 }

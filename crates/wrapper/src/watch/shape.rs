@@ -1,5 +1,5 @@
-//! The shape of each file call, as counting needs it: its kind, and which of its arguments is the descriptor, the path,
-//! the offset and the size.
+//! The shape of each file call, as counting and recording need it: its kind, and which of its arguments is the
+//! descriptor, the path, the offset, the size, the flags, the mode and the other path.
 
 use nvmed_tally::CallKind;
 
@@ -48,6 +48,39 @@ pub(crate) enum Opens {
     Directory,
 }
 
+/// How a call says its flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flagged {
+    /// It has none.
+    No,
+    /// The argument of this number has them.
+    Word(u8),
+    /// It has the same ones always.
+    Always(u32),
+    /// The argument of this number is the mode of a stream, as `w+`.
+    Stream(u8),
+    /// The argument of this number is the address of a structure that begins with them (openat2).
+    Behind(u8),
+}
+
+/// What the other name is that a call has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Other {
+    Nothing,
+    /// The argument of this number is a path.
+    Path(u8),
+    /// A path from a directory descriptor.
+    At(u8, u8),
+    /// Bytes go from the descriptor of the first argument to that of the second one, at the offsets that the third and
+    /// the fourth argument point to.
+    Copy {
+        from: u8,
+        to: u8,
+        from_at: u8,
+        to_at: u8,
+    },
+}
+
 /// One file call.
 #[derive(Debug)]
 pub(crate) struct Shape {
@@ -60,12 +93,28 @@ pub(crate) struct Shape {
     bytes: u8,
     offset: u8,
     command: u8,
+    pub flagged: Flagged,
+    mode: u8,
+    pub other: Other,
 }
 
 impl Shape {
     const fn new(kind: CallKind, about: About) -> Self {
         let (fails, opens) = (Fails::Minus, Opens::Nothing);
-        Self { kind, about, fails, opens, moves: false, bytes: NO, offset: NO, command: NO }
+        let (flagged, other) = (Flagged::No, Other::Nothing);
+        Self {
+            kind,
+            about,
+            fails,
+            opens,
+            moves: false,
+            bytes: NO,
+            offset: NO,
+            command: NO,
+            flagged,
+            mode: NO,
+            other,
+        }
     }
 
     const fn fd(kind: CallKind) -> Self {
@@ -121,6 +170,30 @@ impl Shape {
         Self { offset, ..self }
     }
 
+    /// The argument that has flags.
+    const fn flags(self, flags: u8) -> Self {
+        Self { flagged: Flagged::Word(flags), ..self }
+    }
+
+    const fn flagged(self, flagged: Flagged) -> Self {
+        Self { flagged, ..self }
+    }
+
+    /// The argument that has permissions.
+    const fn mode(self, mode: u8) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// It has another name, or file.
+    const fn to(self, other: Other) -> Self {
+        Self { other, ..self }
+    }
+
+    /// The permissions that were given.
+    pub(crate) fn mode_of(&self, words: &[usize]) -> Option<u32> {
+        words.get(usize::from(self.mode)).map(|&word| word as u32)
+    }
+
     /// The count of bytes that was asked for.
     pub(crate) fn bytes_of(&self, words: &[usize]) -> Option<i64> {
         words.get(usize::from(self.bytes)).map(|&word| word as i64)
@@ -136,6 +209,13 @@ impl Shape {
         words.get(usize::from(self.offset)).map(|&word| word as i64)
     }
 }
+
+/// The flags of creat.
+const CREAT: Flagged = Flagged::Always((libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC) as u32);
+/// The files of `copy_file_range` and splice.
+const BOTH_AT: Other = Other::Copy { from: 0, to: 2, from_at: 1, to_at: 3 };
+/// Those of sendfile, which writes at the position.
+const SENT: Other = Other::Copy { from: 1, to: 0, from_at: 2, to_at: NO };
 
 /// Arguments that are looked at are among the first so many.
 pub(crate) const WORDS: usize = 6;
@@ -185,6 +265,19 @@ mod tests {
             };
             let kept = |at: u8| at == NO || usize::from(at) < WORDS;
             assert!(kept(about) && kept(shape.bytes) && kept(shape.offset) && kept(shape.command), "{name}");
+            let flags = match shape.flagged {
+                Flagged::No | Flagged::Always(_) => 0,
+                Flagged::Word(at) | Flagged::Stream(at) | Flagged::Behind(at) => at,
+            };
+            let other = match shape.other {
+                Other::Nothing => 0,
+                Other::Path(at) | Other::At(_, at) => at,
+                Other::Copy { from, to, from_at, to_at } => {
+                    assert!(kept(from) && kept(to) && kept(from_at), "{name}");
+                    to_at
+                }
+            };
+            assert!(kept(flags) && kept(other) && kept(shape.mode), "{name}");
         }
     }
 }

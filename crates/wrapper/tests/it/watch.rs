@@ -111,6 +111,7 @@ fn a_shells_children_are_counted_too_with_redirections_and_stdio() {
     assert!(written >= 13, "{:?}", seen.counts());
     assert_eq!(seen.sum(CallKind::MKDIR).count(), 1);
     assert_eq!(seen.sum(CallKind::UNLINK).count(), 1);
+    assert_eq!(seen.sum(CallKind::RENAME).count(), 1);
     let processes: std::collections::BTreeSet<u32> = seen.records().iter().map(|record| record.pid).collect();
     assert!(processes.len() >= 5, "{processes:?}");
 }
@@ -130,6 +131,50 @@ fn what_a_spawned_program_is_to_open_lies_behind() {
     for name in ["a", "b"] {
         assert_eq!(std::fs::read_to_string(host.dir.join("real").join(name)).unwrap(), "x\n");
     }
+}
+
+#[test]
+fn a_call_of_two_names_is_recorded_with_both_on_both_file_systems() {
+    let Some(bench) = Bench::new("", &["python3"]) else { return };
+    let script = |dir: &str| {
+        format!(
+            "import os\nos.chdir({dir:?})\nopen('a', 'w').close()\nos.link('a', 'b')\nos.symlink('b', 'c')\n\
+                 os.rename('a', 'd')\n"
+        )
+    };
+    let ours = Seen::new();
+    ours.run(&bench.config(), bench.host(), &["python3", "-ISc", &script(&bench.path(""))]);
+    let (host, theirs) = (Host::new("two", true), Seen::new());
+    // From above, too, where no part of the path is the kernel's.
+    let above = "import os\nopen('on/y', 'w').close()\nos.rename('on/y', 'on/z')\nos.link('on/z', 'on/w')\n";
+    host.run(&theirs, &["python3", "-ISc", &(above.to_owned() + &script("on"))]);
+    for (seen, moves) in [(ours, 1), (theirs, 2)] {
+        let records = seen.records();
+        let both = |kind| {
+            let found = records.iter().filter(move |record| record.kind == kind);
+            found.map(|record| (record.path.as_slice(), record.to.as_slice())).collect::<Vec<_>>()
+        };
+        let (renamed, linked) = (both(CallKind::RENAME), both(CallKind::LINK));
+        assert_eq!((renamed.len(), linked.len()), (moves, moves), "{records:?}");
+        assert_eq!(renamed.last(), Some(&(&b"a"[..], &b"d"[..])));
+        assert_eq!(linked.last(), Some(&(&b"a"[..], &b"b"[..])));
+        assert_eq!(both(CallKind::SYMLINK), [(&b"c"[..], &b"b"[..])]);
+    }
+}
+
+#[test]
+fn what_a_program_goes_on_with_is_recorded_where_it_was_left() {
+    let (host, seen) = (Host::new("goes", false), Seen::new());
+    host.run(&seen, &["sh", "-c", "exec 3>real/f; /bin/echo one >&3; echo two >&3; /bin/echo three >&3"]);
+    let records = seen.records();
+    let opened = records.iter().find(|record| record.kind == CallKind::OPEN).expect("the open");
+    assert_eq!((opened.flags, opened.mode), (Some(0x241), Some(0o666)), "{records:?}");
+    let written = records.iter().filter(|record| record.kind == CallKind::WRITE);
+    let places: Vec<_> = written.map(|record| (record.offset, record.result)).collect();
+    assert_eq!(places, [(Some(0), 4), (Some(4), 4), (Some(8), 6)], "{records:?}");
+    // Both programs say which file it is, by whatever numbers they have it.
+    let inherited = records.iter().filter(|record| record.kind == CallKind::INHERIT);
+    assert!(inherited.clone().count() >= 2 && inherited.clone().all(|record| record.path.ends_with(b"/f")));
 }
 
 #[test]
