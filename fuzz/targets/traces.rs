@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvmed_trace::{FORMATS, FileCall, Options, Source, Tolerance, text_of_calls};
+use nvmed_trace::{CallOptions, CallSource, CallWords, FORMATS, Options, Source, Tolerance, text_of_calls};
 
 /// Longest text of calls.
 const CALLS_BYTES_MAX: u64 = 1 << 20;
@@ -19,8 +19,14 @@ fuzz_target!(|input: &[u8]| {
             assert!(request.checked().is_ok(), "a request that cannot be: {request:?}");
         }
     }
+    let calls = CallOptions { format: options.format, tolerance: options.tolerance, below: vec![b"/store".to_vec()] };
+    if let Ok(mut source) = CallSource::open(&path, &calls) {
+        while let Ok(Some((_, call))) = source.next() {
+            assert!(call.end_ns >= call.begin_ns, "a call that ends before it begins: {call:?}");
+        }
+    }
     if let Ok(text) = text_of_calls(&path, CALLS_BYTES_MAX) {
-        for call in text.lines().filter_map(FileCall::of) {
+        for call in text.lines().filter_map(CallWords::of) {
             assert!(!call.call.is_empty(), "a call without a name: {call:?}");
             let _ = call.number(0);
         }

@@ -10,6 +10,7 @@
 
 mod advice;
 pub mod cache_policies;
+pub mod calls;
 mod cell;
 pub mod cgroup;
 pub mod duel;
@@ -24,7 +25,7 @@ pub mod load;
 pub mod machine;
 mod measure;
 pub mod medium;
-pub mod mobile;
+mod mobile;
 mod outcome;
 mod page;
 pub mod pairs;

@@ -3,6 +3,7 @@
 //! A text format takes lines, a binary one records. What they read goes into an [`Intake`]; what they cannot read is
 //! [`Malformed`].
 
+use crate::format::CallReading;
 use crate::intake::{Intake, Stop};
 use crate::labels::{Labelling, Labels};
 pub(crate) use crate::malformed::Malformed;
@@ -75,7 +76,7 @@ pub(crate) enum Reading {
     /// Here and there in the file, which must be one that can be sought in.
     File { begins: fn(&[u8]) -> bool, open: fn(&Path) -> Result<Box<dyn Decoder + Send>, Stop> },
     /// Not at all: it has calls on files.
-    Calls(fn(&str) -> bool),
+    Calls(CallReading),
 }
 
 /// The line of a request, whose device is called as the second argument says; false if the format cannot say it.

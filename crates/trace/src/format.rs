@@ -17,7 +17,8 @@ mod spc;
 mod tencent;
 mod wiscsee;
 
-pub use calls::FileCall;
+pub(crate) use calls::{CallLine, CallLines, CallReading};
+pub use calls::{CallWords, FileAction, FileCall, FileNumber, FileObject, FilePath, LinkTarget};
 pub(crate) use number::time_ns;
 
 use crate::codec::{Encoder, Line, Lines, Output, Reading, WriteLine, Writing};
@@ -70,6 +71,19 @@ impl Format {
         matches!(self.reading, Reading::Calls(_))
     }
 
+    /// Whether it has calls on files with their answers.
+    #[must_use]
+    pub fn tells_answers(&self) -> bool {
+        matches!(self.reading, Reading::Calls(CallReading { tells_answers: true, .. }))
+    }
+
+    /// Whether it has calls on files, whose numbers are descriptors: free again after a close, in the order of the
+    /// calls' times.
+    #[must_use]
+    pub fn reuses_numbers(&self) -> bool {
+        matches!(self.reading, Reading::Calls(CallReading { reuses_numbers: true, .. }))
+    }
+
     /// Whether it can be written.
     #[must_use]
     pub fn is_written(&self) -> bool {
@@ -99,8 +113,8 @@ const fn text(
     Format { name, what, times, reading: Reading::Lines(lines), writing }
 }
 
-const fn calls(name: &'static str, what: &'static str, times: &'static str, is: fn(&str) -> bool) -> Format {
-    Format { name, what, times, reading: Reading::Calls(is), writing: Writing::No }
+const fn calls(name: &'static str, what: &'static str, times: &'static str, reading: CallReading) -> Format {
+    Format { name, what, times, reading: Reading::Calls(reading), writing: Writing::No }
 }
 
 const fn lines(first: &'static str, devices: Labelling, line: WriteLine) -> Writing {
@@ -204,8 +218,28 @@ pub static FORMATS: [Format; 17] = [
         || Box::<fio::Fio>::default(),
         encoder(Labelling::Word, fio::create),
     ),
-    calls("mobigen", "file calls of Mobibench's recorder", "us", calls::is_mobigen),
-    calls("record", "file calls of `nvmed run --record`", "ns", calls::is_record),
+    calls(
+        "mobigen",
+        "file calls of Mobibench's recorder",
+        "us",
+        CallReading {
+            is: calls::is_mobigen,
+            tells_answers: false,
+            reuses_numbers: true,
+            reader: |_| Box::<calls::Mobigen>::default(),
+        },
+    ),
+    calls(
+        "record",
+        "file calls of `nvmed run --record`",
+        "ns",
+        CallReading {
+            is: calls::is_record,
+            tells_answers: true,
+            reuses_numbers: false,
+            reader: |below| Box::new(calls::Recorded::new(below)),
+        },
+    ),
     text(
         "blkreplay",
         "blkreplay's .load",
@@ -258,9 +292,9 @@ fn understood(format: &Format, lines: &[&str]) -> usize {
                 }
             }
         }
-        Reading::Calls(is) => {
+        Reading::Calls(reading) => {
             for line in lines.iter().filter(|line| !line.trim().is_empty()) {
-                if is(line) { data += 1 } else { malformed += 1 }
+                if (reading.is)(line) { data += 1 } else { malformed += 1 }
             }
         }
         Reading::Records { .. } | Reading::File { .. } => {}

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod analysis;
+mod call_source;
 mod characteristics;
 mod codec;
 mod fenwick;
@@ -30,8 +31,11 @@ mod table;
 mod timeline;
 
 pub use analysis::{Analysis, Burstiness, HitRatio, ReuseDistances, WindowSet, WorkingSet};
+pub use call_source::{CallOptions, CallSource};
 pub use characteristics::{Characteristic, Claim, Verdict};
-pub use format::{FORMATS, FileCall, Format};
+pub use format::{
+    CallWords, FORMATS, FileAction, FileCall, FileNumber, FileObject, FilePath, Format, LinkTarget,
+};
 pub use intake::{Counts, MalformedLine, Tolerance};
 pub use kernel::{KernelCounts, KernelEvent, KernelLayout, KernelTrace};
 pub use malformed::Malformed;

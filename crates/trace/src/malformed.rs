@@ -30,6 +30,12 @@ pub enum Malformed {
     /// It begins as no line or record of the format does.
     #[error("it is not a line or a record of this format")]
     Foreign,
+    /// Its path leads elsewhere.
+    #[error("its path is not below the directory that was recorded")]
+    Elsewhere,
+    /// Nothing says which paths are meant.
+    #[error("the file does not say which directory was recorded: --below DIR does")]
+    NoDirectory,
     /// The file ends within it.
     #[error("the file ends in the middle of it")]
     Cut,

@@ -114,10 +114,21 @@ pub enum TraceError {
     },
     /// It has calls on files.
     #[error(
-        "{path}: `{format}` has calls on files, not requests to a device: replay the calls on a file system, and \
-         record its device with `nvmed trace record`"
+        "{path}: `{format}` has calls on files, not requests to a device: make them again on a file system (`nvmed \
+         trace replay --calls {path} DIR`), below `nvmed trace record` or `nvmed run --trace`, which record a device"
     )]
     Calls {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: &'static str,
+    },
+    /// It has requests, where calls on files are wanted.
+    #[error(
+        "{path}: `{format}` has requests to a device, not calls on files; without --calls, `nvmed trace replay` gives \
+         them to a device"
+    )]
+    NoCalls {
         /// The file.
         path: PathBuf,
         /// Its format.
@@ -206,17 +217,7 @@ impl Source {
             let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
             inputs.push(Member { name, input });
         }
-        if let Some((_, by, with)) = PACKED.iter().find(|(magic, ..)| head.bytes.starts_with(magic)) {
-            return Err(TraceError::Packed { path: path.to_owned(), by, with });
-        }
-        let unknown = || {
-            let known = FORMATS.iter().map(Format::name).collect::<Vec<_>>().join(", ");
-            TraceError::Unknown { path: path.to_owned(), known }
-        };
-        if head.bytes.is_empty() {
-            return Err(TraceError::Empty { path: path.to_owned() });
-        }
-        let format = options.format.or_else(|| detect(&head.bytes, head.goes_on)).ok_or_else(unknown)?;
+        let format = head.format(path, options.format)?;
         let decoder = match format.reading {
             Reading::Calls(_) => {
                 return Err(TraceError::Calls { path: path.to_owned(), format: format.name() });
@@ -341,7 +342,7 @@ fn named(devices: &Names) -> String {
     if names.is_empty() { String::new() } else { format!("; its devices are {}", names.join(", ")) }
 }
 
-fn stopped(stop: Stop, path: &Path, format: &'static Format, intake: &Intake) -> TraceError {
+pub(crate) fn stopped(stop: Stop, path: &Path, format: &'static Format, intake: &Intake) -> TraceError {
     let path = path.to_owned();
     match (stop, intake.malformed.first()) {
         (Stop::Io(error), _) if intake.counts.lines == 0 => TraceError::Read { path, error },
@@ -361,7 +362,7 @@ fn stopped(stop: Stop, path: &Path, format: &'static Format, intake: &Intake) ->
     }
 }
 
-/// The text of a trace of Mobibench's recorder, whose lines are [`FileCall`](crate::FileCall)s; packed by gzip or not.
+/// The text of a trace of Mobibench's recorder, whose lines are [`CallWords`](crate::CallWords); packed by gzip or not.
 ///
 /// # Errors
 /// The host does not let us read it, it is no such trace, or it is longer than `bytes_max`.
@@ -382,10 +383,34 @@ pub fn text_of_calls(path: &Path, bytes_max: u64) -> Result<String, TraceError> 
 
 /// How a file begins.
 #[derive(Default)]
-struct Head {
-    bytes: Vec<u8>,
-    goes_on: bool,
+pub(crate) struct Head {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) goes_on: bool,
     is_packed: bool,
+}
+
+impl Head {
+    /// The format of a file that begins so: the one that is named, else by the content.
+    ///
+    /// # Errors
+    /// It is packed, empty, or in no known format.
+    pub(crate) fn format(
+        &self,
+        path: &Path,
+        named: Option<&'static Format>,
+    ) -> Result<&'static Format, TraceError> {
+        let path = || path.to_owned();
+        if let Some((_, by, with)) = PACKED.iter().find(|(magic, ..)| self.bytes.starts_with(magic)) {
+            return Err(TraceError::Packed { path: path(), by, with });
+        }
+        if self.bytes.is_empty() {
+            return Err(TraceError::Empty { path: path() });
+        }
+        named.or_else(|| detect(&self.bytes, self.goes_on)).ok_or_else(|| {
+            let known = FORMATS.iter().map(Format::name).collect::<Vec<_>>().join(", ");
+            TraceError::Unknown { path: path(), known }
+        })
+    }
 }
 
 /// What gzip has packed, whose errors say so.
@@ -407,7 +432,7 @@ impl<R: BufRead> Read for Unpacked<R> {
 }
 
 /// The first bytes of a file, unpacked, and the whole of it. Nothing is sought: it may be a pipe.
-fn opened(file: File) -> io::Result<(Head, Input)> {
+pub(crate) fn opened(file: File) -> io::Result<(Head, Input)> {
     if file.metadata()?.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
     }
@@ -453,7 +478,7 @@ struct LineDecoder {
 }
 
 /// What a read of a line found.
-enum Found {
+pub(crate) enum Found {
     End,
     Line,
     /// It is longer than a line may be, and is passed over.
@@ -461,7 +486,7 @@ enum Found {
 }
 
 /// Reads a line without its end into `line`, of which no more is kept than a line may have.
-fn read_line(input: &mut Input, line: &mut Vec<u8>) -> io::Result<Found> {
+pub(crate) fn read_line(input: &mut Input, line: &mut Vec<u8>) -> io::Result<Found> {
     line.clear();
     let mut found = Found::End;
     loop {

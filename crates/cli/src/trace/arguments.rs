@@ -78,6 +78,7 @@ Examples:
   nvmed trace replay mysql.parquet uring:/dev/nvme0n1 --destroy-data --remap scale --speed 2 -o again.parquet
   nvmed trace replay mysql.parquet uring:/dev/nvme0n1 --destroy-data --closed 32 --verify --state mysql.state
   nvmed trace replay --calls --prepare twitter.mobigen /mnt/a && nvmed trace replay --calls twitter.mobigen /mnt/a
+  nvmed run -D disk.img -d ./store --trace calls.parquet -- nvmed trace replay --calls calls.tsv ./store --open
 
 Exit status: 0 done; 1 failed, stopped, or no replay since requests came late; 2 wrong arguments; 3 the device is in
 use; 4 the device holds something, and --destroy-data is absent.";
@@ -388,13 +389,19 @@ pub struct Replay {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// The trace has calls on files (mobigen), which are made again below the directory TARGET
+    /// The trace has calls on files (mobigen, or `nvmed run --record`), which are made again below the directory
+    /// TARGET, in their order, as fast as it goes; with --open or --dependent at their times, with --closed N on N
+    /// threads
     #[arg(long, conflicts_with_all = DEVICE_OPTIONS)]
     pub calls: bool,
     /// With --calls: only make the files that were there before
     #[arg(long, requires = "calls")]
     pub prepare: bool,
-    /// With --calls: how often, each time with files in TARGET/0, TARGET/1, …
+    /// With --calls: what the directory is called that was recorded, where the trace does not say it; given more than
+    /// once, if it has several names
+    #[arg(long, value_name = "DIR", requires = "calls")]
+    pub below: Vec<PathBuf>,
+    /// With --calls: how often, each time with files of its own in TARGET/0, TARGET/1, …
     #[arg(long, value_name = "N", default_value_t = 1, requires = "calls")]
     pub times: u32,
     /// How it is read
@@ -403,11 +410,7 @@ pub struct Replay {
 }
 
 /// What says nothing of calls on files.
-const DEVICE_OPTIONS: [&str; 24] = [
-    "open",
-    "closed",
-    "dependent",
-    "speed",
+const DEVICE_OPTIONS: [&str; 17] = [
     "depth",
     "remap",
     "offset",
@@ -415,14 +418,11 @@ const DEVICE_OPTIONS: [&str; 24] = [
     "seed",
     "fill",
     "destroy_data",
-    "late_bound",
     "realtime",
     "state",
     "output",
     "to_format",
     "json",
-    "format",
-    "malformed",
     "of_devices",
     "of_processes",
     "of_ops",

@@ -32,8 +32,7 @@ const COMMAND: &str = "trace replay";
 /// them; requests failed, came late, or read what was not written; or it was stopped.
 pub fn run(arguments: &Replay) -> Result<(), Failure> {
     if arguments.calls {
-        let how = (arguments.prepare, arguments.times);
-        return make_calls(COMMAND, how, &arguments.trace, arguments.target.as_ref());
+        return calls::replay_calls(arguments);
     }
     let name = arguments.target.to_string_lossy().into_owned();
     let spec = parse_spec(&name)?;

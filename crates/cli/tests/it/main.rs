@@ -24,6 +24,7 @@ mod start;
 mod support;
 mod top;
 mod trace;
+mod trace_calls;
 mod trace_own;
 mod trace_record;
 mod trace_replay;

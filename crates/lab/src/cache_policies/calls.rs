@@ -3,7 +3,7 @@
 //! `open` tells its descriptor last, `read` and `write` move along the file. Files are told apart by path, descriptors
 //! that were open before by number.
 
-use nvmed_trace::{FileCall, Op, Request};
+use nvmed_trace::{CallWords, Op, Request};
 use std::collections::HashMap;
 
 /// Files, and how far they were read and written.
@@ -23,7 +23,7 @@ struct Position {
 impl Calls {
     /// The request of a line, if it makes one; `None` for a line that is no call, or of which something is missing.
     pub(super) fn line(&mut self, line: &str) -> Option<Option<Request>> {
-        let line = FileCall::of(line)?;
+        let line = CallWords::of(line)?;
         let number = |at| line.number(at);
         let descriptor = || u64::try_from(number(0)?).ok();
         let op = if line.call.ends_with("read") { Op::Read } else { Op::Write };
@@ -64,7 +64,7 @@ impl Calls {
         *self.open.entry(descriptor).or_insert(Position { object, offset: 0 })
     }
 
-    fn opened(&mut self, line: &FileCall<'_>) -> Option<Option<Request>> {
+    fn opened(&mut self, line: &CallWords<'_>) -> Option<Option<Request>> {
         let (path, flags) = (*line.arguments.first()?, *line.arguments.get(1)?);
         let descriptor = line.number(line.arguments.len() - 1)?;
         let Ok(descriptor) = u64::try_from(descriptor) else { return Some(None) };

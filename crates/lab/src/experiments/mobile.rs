@@ -1,15 +1,17 @@
 //! Applications of a mobile device on our file system and on ext4, over the same disk: TCE'17 figure 9 and table II.
 
+use crate::calls::Replay;
 use crate::duel::{Measured, Series};
 use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Finding, Goal};
 use crate::medium::{Mounted, Zram, formatted};
-use crate::mobile::{App, Replay};
+use crate::mobile::App;
 use crate::samples::Samples;
 use crate::shell::{nvmed, run, run_with};
 use crate::undo::{self, HostResource};
 use nvmed_stack::{Config, Sharing};
 use nvmed_sys::sync::Mutex;
+use nvmed_trace::{CallOptions, Tolerance};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -229,8 +231,15 @@ fn measured(effort: &Effort) -> Result<All, LabError> {
     match traces() {
         Ok(paths) => {
             for path in &paths {
-                let (calls, unknown) = Replay::load(path)?.counts();
-                all.notes.push(format!("{}: {calls} calls, {unknown} lines not understood", path.display()));
+                let tolerance = Tolerance::Lines(u64::MAX);
+                let replay = Replay::load(path, &CallOptions { tolerance, ..CallOptions::default() });
+                let replay = replay.map_err(|error| LabError::missing(error.to_string()))?;
+                let passed = replay.passed().values().sum::<u64>() + replay.counts().malformed;
+                all.notes.push(format!(
+                    "{}: {} calls, {passed} lines passed over",
+                    path.display(),
+                    replay.calls()
+                ));
             }
             workloads.extend(paths.into_iter().map(|path| Workload::Trace(path, times(effort))));
         }

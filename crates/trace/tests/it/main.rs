@@ -1,6 +1,7 @@
 //! The tests of this crate from outside, in one program.
 
 mod block_layer;
+mod calls;
 mod definitions;
 mod encodings;
 mod fixture;
