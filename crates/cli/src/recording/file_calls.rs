@@ -163,6 +163,12 @@ mod tests {
             result,
             errno: record.errno,
             path: Vec::new(),
+            flags: None,
+            mode: None,
+            to_file: 0,
+            to_directory: 0,
+            to_offset: None,
+            to: Vec::new(),
         }
     }
 

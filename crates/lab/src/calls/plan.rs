@@ -2,7 +2,7 @@
 
 use super::numbers::{mentioned, renumber};
 use super::tree::{Found, Kind, Place, ROOT, Since, Tree};
-use nvmed_trace::{FileAction, FileCall, FileNumber, FileObject, FilePath, LinkTarget};
+use nvmed_trace::{FileAction, FileCall, FileNumber, FileObject, FilePath, Format, LinkTarget};
 use std::collections::{BTreeMap, HashMap};
 
 /// Largest file: beyond, an offset is an error of the trace.
@@ -137,15 +137,16 @@ struct Planner {
     by_name: HashMap<Vec<u8>, Name>,
     open: HashMap<FileNumber, OpenFile>,
     threads: HashMap<u64, u32>,
+    /// How many bytes a call was asked for, and not how many it moved, is known if the trace does not tell answers.
+    tells_answers: bool,
 }
 
 impl Plan {
-    /// Plans calls, of which each has the number of its line. If files are known by descriptors these are numbers that
-    /// are used again.
-    pub(super) fn of(mut calls: Vec<(u64, FileCall)>, reuses_numbers: bool) -> Self {
+    /// Plans calls of a format, of which each has the number of its line.
+    pub(super) fn of(mut calls: Vec<(u64, FileCall)>, format: &Format) -> Self {
         // Each thread's are in order.
         calls.sort_by_key(|(_, call)| call.begin_ns);
-        if reuses_numbers {
+        if format.reuses_numbers() {
             renumber(&mut calls);
         }
         let mut last: HashMap<FileNumber, usize> = HashMap::new();
@@ -158,6 +159,7 @@ impl Plan {
             by_name: HashMap::new(),
             open: HashMap::new(),
             threads: HashMap::new(),
+            tells_answers: format.tells_answers(),
         };
         for (index, (line, call)) in calls.into_iter().enumerate() {
             let files = mentioned(&call.action);
@@ -242,11 +244,10 @@ impl Planner {
 
     fn name(&mut self, path: Vec<u8>) -> Name {
         let next = self.plan.names.len() as Name;
-        let name = *self.by_name.entry(path).or_insert_with_key(|path| {
+        *self.by_name.entry(path).or_insert_with_key(|path| {
             self.plan.names.push(path.clone());
             next
-        });
-        name
+        })
     }
 
     fn held(&mut self, file: FileNumber) -> Result<OpenFile, Passed> {
@@ -387,7 +388,8 @@ impl Planner {
         let place = match found.place {
             _ if exclusive => self.tree.put(&found, Kind::File, Since::Made),
             None if creates => {
-                let since = self.tree.since_open(&found);
+                // Without answers a read beyond the end says nothing of what was there.
+                let since = if self.tells_answers { self.tree.since_open(&found) } else { Since::Made };
                 self.tree.put(&found, Kind::File, since)
             }
             _ => self.tree.there(&found, kind),

@@ -109,7 +109,7 @@ impl Replay {
         if calls.is_empty() {
             return Err(source.nothing());
         }
-        let mut plan = Plan::of(calls, source.format().reuses_numbers());
+        let mut plan = Plan::of(calls, source.format());
         for (kind, count) in source.passed() {
             *plan.passed.entry(kind.clone()).or_insert(0) += count;
         }

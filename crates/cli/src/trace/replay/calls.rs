@@ -64,6 +64,7 @@ fn make(
         let failure = failure(error);
         Failure::new(failure.status, format!("{command}: {}", failure.message))
     })?;
+    report_counts(trace, replay.counts(), replay.malformed());
     let mut directories = Replay::repetitions(dir, times);
     if prepare {
         return directories.try_for_each(|dir| replay.prepare(&dir)).map_err(wrong);
@@ -100,7 +101,6 @@ fn make(
 
 /// Says on standard error what of a trace was not made, and what ended otherwise.
 fn tell(trace: &Path, replay: &Replay, done: &Replayed) {
-    report_counts(trace, replay.counts(), replay.malformed());
     let path = shown(&trace.display().to_string());
     if !replay.passed().is_empty() {
         let kinds = replay.passed().iter().map(|(kind, count)| format!("{count} {}", shown(kind)));
