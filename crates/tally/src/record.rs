@@ -65,7 +65,7 @@ pub struct Call<P> {
     pub to: P,
 }
 
-impl Default for Call<&[u8]> {
+impl<P: Default> Default for Call<P> {
     fn default() -> Self {
         Self {
             at_ns: 0,
@@ -79,13 +79,13 @@ impl Default for Call<&[u8]> {
             bytes: None,
             result: 0,
             errno: 0,
-            path: &[],
+            path: P::default(),
             flags: None,
             mode: None,
             to_file: 0,
             to_directory: 0,
             to_offset: None,
-            to: &[],
+            to: P::default(),
         }
     }
 }

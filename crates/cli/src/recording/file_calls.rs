@@ -149,27 +149,7 @@ mod tests {
     use super::*;
 
     fn call(kind: CallKind, file: File, result: i64) -> Record {
-        let record = nvmed_tally::Call::default();
-        Record {
-            at_ns: 100,
-            ns: 7,
-            pid: 1,
-            tid: 1,
-            kind,
-            file,
-            directory: 0,
-            offset: None,
-            bytes: None,
-            result,
-            errno: record.errno,
-            path: Vec::new(),
-            flags: None,
-            mode: None,
-            to_file: 0,
-            to_directory: 0,
-            to_offset: None,
-            to: Vec::new(),
-        }
+        Record { at_ns: 100, ns: 7, pid: 1, tid: 1, kind, file, result, ..Record::default() }
     }
 
     fn open(file: File, path: &str) -> Record {

@@ -3,8 +3,10 @@
 use super::COMMAND;
 use crate::failure::{Failure, Status};
 use crate::output::Output;
+use crate::paths::place;
 use crate::trace::arguments;
-use crate::trace::files::{counted, failure, place, report_counts};
+
+use crate::trace::files::{counted, failure, report_counts};
 use nvmed_chart::time;
 use nvmed_lab::LabError;
 use nvmed_lab::calls::{CallPacing, Replay, ReplayOptions, Replayed};
