@@ -305,7 +305,8 @@ fn peak_mib(command: &mut Command) -> Result<(f64, String), String> {
     }
 }
 
-/// Requests on 64 GiB, half of them at offsets that are no multiples of 4 KiB, and more of these than are known exactly.
+/// A request on 64 GiB: half of them are at offsets that are no multiples of 4 KiB, and more of these than are known
+/// exactly.
 fn scattered(dice: &mut Dice, number: u64) -> Request {
     let offset = dice.roll(1 << 24) * 4096 + 512 * (number % 2);
     let op = if dice.chance(30) { Op::Read } else { Op::Write };
