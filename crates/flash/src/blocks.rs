@@ -1,8 +1,7 @@
 //! Blocks: what state each is in, and which have how many valid units.
 
 use crate::fifo::NONE;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeSet;
 
 /// The life of a block goes round; a bad one has left it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,24 +105,35 @@ impl ByValid {
 
 /// Erased blocks of a group.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FreeBlocks(BinaryHeap<Reverse<(u64, u32)>>);
+pub(crate) struct FreeBlocks(BTreeSet<(u64, u32)>);
 
 impl FreeBlocks {
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Puts a block in; the least key goes first, then the least number.
+    /// Puts a block in; blocks are in the order of their keys, then of their numbers.
     pub fn put(&mut self, key: u64, block: u32) {
-        self.0.push(Reverse((key, block)));
+        self.0.insert((key, block));
     }
 
     #[cfg(test)]
     pub fn numbers(&self) -> Vec<u32> {
-        self.0.iter().map(|Reverse((_, block))| *block).collect()
+        self.0.iter().map(|&(_, block)| block).collect()
     }
 
+    /// Takes the first one.
     pub fn take(&mut self) -> Option<u32> {
-        self.0.pop().map(|Reverse((_, block))| block)
+        self.0.pop_first().map(|(_, block)| block)
+    }
+
+    /// Takes the last one.
+    pub(crate) fn take_last(&mut self) -> Option<u32> {
+        self.0.pop_last().map(|(_, block)| block)
+    }
+
+    /// The last one.
+    pub fn last(&self) -> Option<u32> {
+        self.0.last().map(|&(_, block)| block)
     }
 }

@@ -3,7 +3,7 @@
 use crate::array::{Act, Array, Class, Op, Owner};
 use crate::blocks::State;
 use crate::fifo::NONE;
-use crate::layer::{Layer, MAP, MOVED};
+use crate::layer::{COLD, Layer, MAP, MOVED};
 use crate::profile::{UNIT_BYTES, Victim, Wear};
 use crate::room::mix;
 use crate::tables::Words;
@@ -37,6 +37,12 @@ impl<W: Words> Layer<W> {
             self.groups[group].drained.extend(drained);
             drained.into_iter().for_each(|block| self.blocks[block as usize].state = State::Drained);
             self.erase_drained(group, array);
+            if self.groups[group].is_cold {
+                // What fills no program does not wait for the next cold block.
+                let rest = std::mem::take(&mut self.groups[group].moved[COLD - MOVED]);
+                self.groups[group].moved[0].extend(rest);
+                self.program_moved(group, array, false);
+            }
         }
         if self.wants(group) && self.groups[group].reading == 0 {
             // No further block fills up what is left of the ones before.
@@ -50,42 +56,70 @@ impl<W: Words> Layer<W> {
             let cold = self.coldest(number);
             if let Some(block) = cold {
                 self.begin_victim(number, block);
+                self.groups[number].is_cold = true;
                 self.blocks[block as usize].is_calm |= self.map_cache.is_some();
             }
             return cold.is_some();
         }
-        let shape = self.geometry.shape_of_group(number);
-        let valid_max = shape.block_units - shape.row_units;
-        let group = &mut self.groups[number];
-        let victim = match self.profile.victim {
-            Victim::Greedy => {
-                group.closed.first().filter(|&block| self.blocks[block as usize].valid <= valid_max)
-            }
-            Victim::CostBenefit => self.most_benefit(number, valid_max),
-        };
+        let victim = self.best_victim(number).or_else(|| {
+            self.close_cold(number);
+            self.best_victim(number)
+        });
         victim.into_iter().for_each(|block| self.begin_victim(number, block));
         victim.is_some()
+    }
+
+    /// The closed block whose collection is worth most, if any has a whole program of invalid units.
+    fn best_victim(&mut self, number: usize) -> Option<u32> {
+        let shape = self.geometry.shape_of_group(number);
+        let valid_max = shape.block_units - shape.row_units;
+        match self.profile.victim {
+            Victim::Greedy => {
+                let first = self.groups[number].closed.first();
+                first.filter(|&block| self.blocks[block as usize].valid <= valid_max)
+            }
+            Victim::CostBenefit => self.most_benefit(number, valid_max),
+        }
+    }
+
+    /// Closes what is open for cold data, so that the room that is left there can be collected.
+    fn close_cold(&mut self, number: usize) {
+        let Some(block) = self.groups[number].open[COLD] else { return };
+        if self.blocks[block as usize].programs == 0 {
+            self.groups[number].open[COLD] = None;
+            self.blocks[block as usize].next_row = self.geometry.shape_of_group(number).rows;
+            self.close(number, block);
+        }
+    }
+
+    /// All rows of a block are programmed, or left out.
+    pub(crate) fn close(&mut self, group: usize, block: u32) {
+        let entry = &mut self.blocks[block as usize];
+        entry.state = State::Closed;
+        entry.closed_at = self.clock;
+        self.groups[group].closed.insert(&mut self.blocks, block);
     }
 
     fn begin_victim(&mut self, number: usize, block: u32) {
         let group = &mut self.groups[number];
         group.closed.remove(&mut self.blocks, block);
         self.blocks[block as usize].state = State::Victim;
-        (group.victim, group.page) = (Some(block), 0);
+        (group.victim, group.page, group.is_cold) = (Some(block), 0, false);
     }
 
-    /// The least worn closed block, if wear is spread and differs too much: what it has is not written again soon, and
-    /// the block is worth more. Looked for after each erase.
+    /// The least worn closed block, if wear is spread and a free block is much more worn: what the former has is not
+    /// written again soon, so that it lets the latter rest. A block that is not free does not count, however worn: what
+    /// is moved would rest on another one, and be moved again. Looked for after each erase.
     fn coldest(&mut self, number: usize) -> Option<u32> {
         let Wear::Full { spread } = self.profile.wear else { return None };
         if !std::mem::take(&mut self.groups[number].has_erased) {
             return None;
         }
         let erases = |block: &u32| self.blocks[*block as usize].erases;
-        let most = self.geometry.blocks_of(number).map(|block| erases(&block)).max()?;
+        let most = self.groups[number].free.last().as_ref().map(erases)?;
         let is_closed = |block: &u32| self.blocks[*block as usize].state == State::Closed;
         let least = self.geometry.blocks_of(number).filter(is_closed).min_by_key(erases)?;
-        (most - erases(&least) > spread).then_some(least)
+        (most > erases(&least) + spread).then_some(least)
     }
 
     /// The closed block with the best benefit over cost, (1 − u) ÷ 2u × age, of those with the lowest number.
@@ -143,8 +177,8 @@ impl<W: Words> Layer<W> {
         for unit in first..first + page_units {
             let owner = self.owners[unit as usize];
             if owner != NONE {
-                let is_map_page = self.is_map_page(owner);
-                self.groups[group].moved[usize::from(is_map_page)].push_back((owner, unit));
+                let stream = if self.is_map_page(owner) { MAP } else { self.groups[group].victim_stream() };
+                self.groups[group].moved[stream - MOVED].push_back((owner, unit));
                 self.blocks[place.block as usize].readers += 1;
             }
         }
@@ -153,15 +187,17 @@ impl<W: Words> Layer<W> {
 
     /// Programs what was read, a row at a time; what does not fill one only if it must not wait.
     fn program_moved(&mut self, number: usize, array: &mut Array, padded: bool) {
-        self.program_moved_of(number, MOVED, array, padded);
-        if self.map_cache.is_some() {
-            self.program_moved_of(number, MAP, array, padded);
+        for stream in [MOVED, MAP, COLD] {
+            self.program_moved_of(number, stream, array, padded);
         }
     }
 
     fn program_moved_of(&mut self, number: usize, stream: usize, array: &mut Array, padded: bool) {
+        let list = stream - MOVED;
+        if self.groups[number].moved[list].is_empty() {
+            return;
+        }
         let row_units = self.geometry.shape_of_group(number).row_units;
-        let list = usize::from(stream == MAP);
         loop {
             let there = self.groups[number].moved[list].len() as u32;
             if there == 0 || there < row_units && !padded {

@@ -27,6 +27,8 @@ pub(crate) const HOST: usize = 0;
 pub(crate) const MOVED: usize = 1;
 /// The stream of pages of the map, written or moved.
 pub(crate) const MAP: usize = 2;
+/// The stream of what is moved since it is cold.
+pub(crate) const COLD: usize = 3;
 
 /// What waits to be programmed into blocks of one kind.
 #[derive(Clone, Debug, Default)]
@@ -51,10 +53,12 @@ pub(crate) struct Group {
     /// The block whose valid units are moved, and its next page.
     pub victim: Option<u32>,
     pub page: u32,
+    /// Whether it was chosen since it is cold.
+    pub is_cold: bool,
     /// Pages of it that are being read.
     pub reading: u32,
-    /// Units that were read, the host's and pages of the map: logical unit and where it was.
-    pub moved: [VecDeque<(u32, u32)>; 2],
+    /// Units that were read, by stream from [`MOVED`] on: logical unit and where it was.
+    pub moved: [VecDeque<(u32, u32)>; STREAMS - MOVED],
     /// Units of them that are in programs.
     pub in_rows: u32,
     /// Blocks that were read and are not erased yet, since units of theirs are not elsewhere.
@@ -75,6 +79,7 @@ impl Group {
             closed: ByValid::new(block_units),
             victim: None,
             page: 0,
+            is_cold: false,
             reading: 0,
             moved: Default::default(),
             in_rows: 0,
@@ -93,14 +98,25 @@ impl Group {
 
     /// Whether units that were read have no block to go to, since all others are bad: theirs is not erased then.
     fn is_stuck(&self) -> bool {
-        let waits = |(units, open): (&VecDeque<_>, &Option<u32>)| !units.is_empty() && open.is_none();
-        self.free.len() == 0 && self.reading == 0 && self.moved.iter().zip(&self.open[MOVED..]).any(waits)
+        let waits = |stream: usize| !self.moved[stream - MOVED].is_empty() && !self.has_open(stream);
+        self.free.len() == 0 && self.reading == 0 && (MOVED..STREAMS).any(waits)
     }
 
-    /// Units that are on their way, at most.
+    /// Whether a stream of moved units has a block to go on with, or may use another one's.
+    fn has_open(&self, stream: usize) -> bool {
+        let streams: &[usize] = if stream == MAP { &[MAP] } else { &[MOVED, COLD] };
+        streams.iter().any(|&stream| self.open[stream].is_some())
+    }
+
+    /// The stream of what the victim has, but for pages of the map.
+    pub(crate) fn victim_stream(&self) -> usize {
+        if self.is_cold { COLD } else { MOVED }
+    }
+
+    /// Units of the victim that are on their way, at most.
     pub fn moving(&self, page_units: u32) -> u32 {
-        let moved = self.moved.iter().map(|units| units.len() as u32).sum::<u32>();
-        self.reading * page_units + moved + self.in_rows
+        let moved = [self.victim_stream(), MAP].map(|stream| self.moved[stream - MOVED].len() as u32);
+        self.reading * page_units + moved[0] + moved[1] + self.in_rows
     }
 }
 

@@ -236,7 +236,8 @@ pub enum Wear {
     Off,
     /// The least worn free block is next.
     Simple,
-    /// Besides, when the erase counts of a plane differ by more than this, its least worn block is moved.
+    /// Besides, when a free block was erased by more than this more often than the least worn one with data, that data
+    /// is moved into it.
     Full {
         /// Erases.
         spread: u32,

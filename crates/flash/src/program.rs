@@ -4,7 +4,7 @@ use crate::array::{Act, Array, Class, Op, Owner};
 use crate::blocks::State;
 use crate::buffer::Stage;
 use crate::fifo::NONE;
-use crate::layer::{Gather, Group, HOST, Layer, MAP, Row, SLOT, UNMAPPED};
+use crate::layer::{COLD, Gather, Group, HOST, Layer, MAP, MOVED, Row, SLOT, UNMAPPED};
 use crate::profile::{DIE_PLANES_MAX, UNIT_BYTES};
 use crate::tables::Words;
 
@@ -122,12 +122,33 @@ impl<W: Words> Layer<W> {
         }
     }
 
+    /// Where a group's blocks are short, cold data opens none, and what must be moved goes on where cold data went: so
+    /// an open block of cold data keeps no room from collection.
+    fn stream_with_room(&mut self, number: usize, stream: usize) -> usize {
+        let group = &mut self.groups[number];
+        if stream != COLD && stream != MOVED || group.open[stream].is_some() {
+            return stream;
+        }
+        if group.free.len() > self.profile.floor() {
+            return stream;
+        }
+        if group.open[MOVED].is_none()
+            && let Some(block) = group.open[COLD].take()
+        {
+            group.open[MOVED] = Some(block);
+            self.records.open(block, MOVED);
+        }
+        MOVED
+    }
+
     /// The next row of a stream's open block; `None` if there is no free block.
     pub(crate) fn new_row(&mut self, number: usize, stream: usize) -> Option<u32> {
+        let stream = self.stream_with_room(number, stream);
         let block = match self.groups[number].open[stream] {
             Some(block) => block,
             None => {
-                let block = self.groups[number].free.take()?;
+                let free = &mut self.groups[number].free;
+                let block = if stream == COLD { free.take_last() } else { free.take() }?;
                 self.room_changes += 1;
                 let entry = &mut self.blocks[block as usize];
                 (entry.state, entry.is_calm) = (State::Open, stream == MAP);
@@ -207,9 +228,7 @@ impl<W: Words> Layer<W> {
         let entry = &mut self.blocks[block as usize];
         entry.programs -= 1;
         if entry.next_row == rows && entry.programs == 0 {
-            entry.state = State::Closed;
-            entry.closed_at = self.clock;
-            self.groups[group].closed.insert(&mut self.blocks, block);
+            self.close(group, block);
         }
         self.wake(group);
     }

@@ -1,10 +1,12 @@
 //! What a drive's blocks have room for.
 
 use crate::geometry::{Geometry, Shape};
-use crate::profile::{ArrayProfile, TranslationProfile};
+use crate::layer::{COLD, MAP};
+use crate::profile::{ArrayProfile, TranslationProfile, Wear};
 
-/// What is programmed into blocks of its own: what the host writes, what is moved, and pages of the map.
-pub(crate) const STREAMS: usize = 3;
+/// What is programmed into blocks of its own: what the host writes, what is moved, pages of the map, and what is moved
+/// since it is cold.
+pub(crate) const STREAMS: usize = 4;
 
 /// What a drive's blocks have room for, in units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,9 +55,19 @@ impl TranslationProfile {
         mix(self.seed ^ u64::from(block)) % 1_000_000 < self.bad_ppm.into()
     }
 
-    /// Streams of a group.
-    pub(crate) fn streams(&self) -> usize {
-        if self.map_cache.is_some() { STREAMS } else { STREAMS - 1 }
+    /// Whether a drive has a stream.
+    pub(crate) fn has_stream(&self, stream: usize) -> bool {
+        match stream {
+            MAP => self.map_cache.is_some(),
+            COLD => matches!(self.wear, Wear::Full { .. }),
+            _ => stream < STREAMS,
+        }
+    }
+
+    /// Streams of a group for which there is always room. Cold data is not among them: it goes elsewhere when blocks
+    /// are short.
+    fn streams(&self) -> usize {
+        if self.map_cache.is_some() { 3 } else { 2 }
     }
 
     /// Free blocks of a group that only what is moved takes: one for each of its streams (what the host has written,

@@ -169,8 +169,11 @@ impl<W: Words> Layer<W> {
             (block.erases, block.next_row) = (words[0], words[1] & 0xff_ffff);
             check_number("erase", block.erases, ERASES_END)?;
             check_number("row", block.next_row, rows + 1)?;
-            check_number("state", words[1] >> 24, OPEN + self.profile.streams() as u32)?;
-            states.push(words[1] >> 24);
+            let state = words[1] >> 24;
+            if state >= OPEN && !self.profile.has_stream((state - OPEN) as usize) {
+                return Err(StateError::Number { what: "state", number: state });
+            }
+            states.push(state);
         }
         let mut words = records;
         while let Some(record) = Record::take(&mut words) {
@@ -202,7 +205,9 @@ impl<W: Words> Layer<W> {
             }
             Record::Open { block, stream } => {
                 check_number("block", block, self.blocks.len() as u32)?;
-                check_number("stream", stream as u32, self.profile.streams() as u32)?;
+                if !self.profile.has_stream(stream) {
+                    return Err(StateError::Number { what: "stream", number: stream as u32 });
+                }
                 states[block as usize] = OPEN + stream as u32;
             }
             Record::Erase { block, retired } => {

@@ -95,3 +95,24 @@ fn a_drive_whose_spare_blocks_are_worn_out_refuses_writes_and_loses_nothing() {
         }
     }
 }
+
+#[test]
+fn full_levelling_lets_cold_data_rest_in_worn_blocks() {
+    let lives = [Wear::Simple, Wear::Full { spread: 4 }].map(|wear| {
+        let mut array = nand(64, 16);
+        array.translation = Some(TranslationProfile { wear, buffer_bytes: 0, ..translation() });
+        let units = 8 * 50 * 16;
+        array.capacity_bytes = units * UNIT_BYTES;
+        let mut flash = drive(&array);
+        each(&mut flash, (0..units).map(write));
+        let mut dice = Dice(7);
+        // All that is written again is a tenth of what the drive holds.
+        let amplified = amplification(&mut flash, &mut dice, units / 10, 40 * units);
+        let wear = flash.wear();
+        (wear.erases_max - wear.erases_min, amplified)
+    });
+    let [(simple_spread, simple), (full_spread, full)] = lives;
+    println!("erases differ by {simple_spread} and {full_spread}, write amplification {simple} and {full}");
+    assert!(simple_spread > 100 && full_spread <= 8, "erases differ by {simple_spread} and {full_spread}");
+    assert!(full < 1.4 * simple, "write amplification {full}, and {simple} without moving what is cold");
+}

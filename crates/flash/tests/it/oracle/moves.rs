@@ -7,10 +7,11 @@ use super::naive::{
 };
 use nvmed_flash::{BlockKind, UNIT_BYTES, Victim, Wear};
 
-/// Streams: what the host writes, what is moved, the map.
+/// Streams: what the host writes, what is moved, the map, what is moved since it is cold.
 const HOST: usize = 0;
 const MOVED: usize = 1;
 pub const MAP: usize = 2;
+const COLD: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -66,11 +67,13 @@ impl Block {
 pub struct Group {
     pub blocks: Vec<Block>,
     /// Those that are programmed next, by stream.
-    open: [Option<usize>; 3],
+    open: [Option<usize>; 4],
     victim: Option<usize>,
     page: usize,
-    /// What was read and is in no program yet, units of the host and map pages.
-    moved: [Vec<(u64, Place)>; 2],
+    /// Whether it was chosen since it is cold.
+    is_cold: bool,
+    /// What was read and is in no program yet, by the stream that it is for.
+    moved: [Vec<(u64, Place)>; 4],
     /// In the order in which they were drained.
     drained: Vec<usize>,
     has_erased: bool,
@@ -130,7 +133,9 @@ impl Naive<'_> {
     /// Whether what was read in a group has no block to go to.
     fn is_stuck(&self, number: usize) -> bool {
         let group = &self.groups[number];
-        let waits = (0..2).any(|of| !group.moved[of].is_empty() && group.open[of + 1].is_none());
+        let data_waits = !group.moved[MOVED].is_empty() || !group.moved[COLD].is_empty();
+        let waits = data_waits && group.open[MOVED].is_none() && group.open[COLD].is_none()
+            || !group.moved[MAP].is_empty() && group.open[MAP].is_none();
         group.count(State::Free) == 0 && self.copies(number) == 0 && waits
     }
 
@@ -206,14 +211,24 @@ impl Naive<'_> {
         units: Vec<Option<(u64, From)>>,
     ) -> bool {
         let is_worn = self.layer().is_some_and(|layer| layer.wear != Wear::Off);
+        let is_short = self.groups[number].count(State::Free) <= self.floor();
         let group = &mut self.groups[number];
+        let mut stream = stream;
+        if is_short && group.open[stream].is_none() && (stream == MOVED || stream == COLD) {
+            // Both go where there is a block.
+            stream = MOVED;
+            if group.open[MOVED].is_none() {
+                group.open.swap(MOVED, COLD);
+            }
+        }
         if group.open[stream].is_none() {
             let free = (0..group.blocks.len()).filter(|&block| group.blocks[block].state == State::Free);
             let key = |block: &usize| {
                 let block = &group.blocks[*block];
                 if is_worn { block.erases } else { block.freed_at }
             };
-            let Some(block) = free.min_by_key(key) else { return false };
+            let block = if stream == COLD { free.max_by_key(key) } else { free.min_by_key(key) };
+            let Some(block) = block else { return false };
             let entry = &mut group.blocks[block];
             (entry.state, entry.stream, entry.is_cold) = (State::Open, stream, false);
             group.open[stream] = Some(block);
@@ -270,11 +285,7 @@ impl Naive<'_> {
         let is_full = self.groups[row.group].blocks[row.block].rows == self.kind(row.group).rows() as usize;
         let same = |other: &Row| (other.group, other.block) == (row.group, row.block);
         if is_full && !self.rows.iter().any(same) {
-            let group = &mut self.groups[row.group];
-            group.changes += 1;
-            let block = &mut group.blocks[row.block];
-            block.state = State::Closed;
-            (block.closed_at, block.changed_at) = (self.counts[PROGRAMS], group.changes);
+            self.close(row.group, row.block);
         }
     }
 
@@ -302,6 +313,10 @@ impl Naive<'_> {
             self.groups[group].blocks[block].state = State::Drained;
             self.groups[group].drained.push(block);
             self.erase_drained(group);
+            // What fills no program goes with what else is moved.
+            let rest = std::mem::take(&mut self.groups[group].moved[COLD]);
+            self.groups[group].moved[MOVED].extend(rest);
+            self.program_moved(group, false);
         }
         if self.wants(group) {
             self.program_moved(group, true);
@@ -317,7 +332,30 @@ impl Naive<'_> {
         self.medium.ops.iter().filter(is_copy).count()
     }
 
+    /// Chooses a victim; where there is none, the open block of cold data is closed as it is, and may be one.
     fn choose_victim(&mut self, number: usize) -> bool {
+        if self.choose_closed(number) {
+            return true;
+        }
+        let Some(block) = self.groups[number].open[COLD] else { return false };
+        let has_rows = self.rows.iter().any(|row| (row.group, row.block) == (number, block));
+        if !self.wants(number) || has_rows {
+            return false;
+        }
+        self.groups[number].open[COLD] = None;
+        self.close(number, block);
+        self.choose_closed(number)
+    }
+
+    fn close(&mut self, number: usize, block: usize) {
+        let group = &mut self.groups[number];
+        group.changes += 1;
+        let block = &mut group.blocks[block];
+        block.state = State::Closed;
+        (block.closed_at, block.changed_at) = (self.counts[PROGRAMS], group.changes);
+    }
+
+    fn choose_closed(&mut self, number: usize) -> bool {
         let Some(layer) = self.layer() else { return false };
         let kind = self.kind(number).clone();
         let valid_max = u64::from(kind.units() - kind.row_units());
@@ -353,16 +391,17 @@ impl Naive<'_> {
             }
             (false, _, Wear::Full { spread }) if group.has_erased => {
                 group.has_erased = false;
-                let most = blocks.iter().map(|block| block.erases).max().unwrap_or(0);
+                let free = blocks.iter().filter(|block| block.state == State::Free);
+                let most = free.map(|block| block.erases).max().unwrap_or(0);
                 let coldest = closed.min_by_key(|&block| blocks[block].erases);
-                coldest.filter(|&block| most - blocks[block].erases > spread.into())
+                coldest.filter(|&block| most > blocks[block].erases + u64::from(spread))
             }
             _ => None,
         };
         let Some(block) = victim else { return false };
         let entry = &mut group.blocks[block];
         (entry.state, entry.is_cold) = (State::Victim, has_map && !wants);
-        (group.victim, group.page) = (Some(block), 0);
+        (group.victim, group.page, group.is_cold) = (Some(block), 0, !wants);
         true
     }
 
@@ -375,7 +414,8 @@ impl Naive<'_> {
             let rows = self.rows.iter().filter(|row| row.group == number);
             let is_moved = |(_, from): &&(u64, From)| matches!(from, From::Place(_));
             let in_programs = rows.flat_map(|row| row.units.iter().flatten()).filter(is_moved).count();
-            let there = self.groups[number].moved.iter().flatten().count();
+            let data = if self.groups[number].is_cold { COLD } else { MOVED };
+            let there = self.groups[number].moved[data].len() + self.groups[number].moved[MAP].len();
             let moving = self.copies(number) * page_units + there + in_programs;
             if moving >= 2 * kind.row_units() as usize {
                 return;
@@ -397,21 +437,27 @@ impl Naive<'_> {
         let group = &mut self.groups[number];
         for at in page.at..page.at + page_units {
             if let Some(unit) = group.blocks[page.block].owners[at] {
-                let is_map = unit >= self.profile.logical_units();
-                group.moved[usize::from(is_map)].push((unit, Place { at, ..page }));
+                let stream = if unit >= self.profile.logical_units() {
+                    MAP
+                } else if group.is_cold {
+                    COLD
+                } else {
+                    MOVED
+                };
+                group.moved[stream].push((unit, Place { at, ..page }));
             }
         }
     }
 
     fn program_moved(&mut self, number: usize, padded: bool) {
-        for (list, stream) in [(0, MOVED), (1, MAP)] {
-            while self.program_moved_of(number, list, stream, padded) {}
+        for stream in [MOVED, MAP, COLD] {
+            while self.program_moved_of(number, stream, padded) {}
         }
     }
 
-    fn program_moved_of(&mut self, number: usize, list: usize, stream: usize, padded: bool) -> bool {
+    fn program_moved_of(&mut self, number: usize, stream: usize, padded: bool) -> bool {
         let row_units = self.kind(number).row_units() as usize;
-        let moved = &self.groups[number].moved[list];
+        let moved = &self.groups[number].moved[stream];
         let count = moved.len().min(row_units);
         if count == 0 || count < row_units && !padded {
             return false;
@@ -422,7 +468,7 @@ impl Naive<'_> {
         if !self.program(number, stream, false, units) {
             return false;
         }
-        self.groups[number].moved[list].drain(..count);
+        self.groups[number].moved[stream].drain(..count);
         self.counts[MOVED_UNITS] += count as u64;
         true
     }

@@ -193,7 +193,7 @@ fn advice(wear: Evidence, lives: Evidence) -> Advice {
         } else {
             format!(
                 "Level fully, since {too_short} of {} traces that stay in one place wear blocks out too soon without \
-                 it; put what it moves into worn blocks, or it is moved again.",
+                 it; put what it moves into the most worn free blocks, or it is moved again.",
                 told.len()
             )
         },
@@ -211,8 +211,7 @@ fn advice(wear: Evidence, lives: Evidence) -> Advice {
         departs: format!(
             "weak locality within a trace says nothing about the rest of the drive, whose data stays where it is: \
              simple levelling spreads erases over free blocks alone; too soon is before {YEARS:.0} years of {HOURS:.0} \
-             hours a day; the model's full levelling puts what it moves into the least worn block, which makes it move \
-             the same again, so its write amplification is more than such a strategy needs"
+             hours a day"
         ),
         evidence: vec![wear, lives],
     }
