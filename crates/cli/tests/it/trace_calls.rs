@@ -87,8 +87,8 @@ fn a_database_is_written_again_byte_by_byte_and_sync_by_sync() {
         return;
     }
     let scratch = Scratch::new();
-    let sql = "create table t(x); with recursive n(i) as (select 1 union all select i+1 from n where i<500) insert into \
-               t select randomblob(300) from n; delete from t where rowid%3=0; vacuum;";
+    let sql = "create table t(x); with recursive n(i) as (select 1 union all select i+1 from n where i<500) insert \
+               into t select randomblob(300) from n; delete from t where rowid%3=0; vacuum;";
     recorded(&scratch, &["sqlite3", "store/a.db", sql]);
     let ran = replayed(&scratch, &["--dependent", "--speed", "10", "--late-bound", "1h"]);
     assert_eq!(tree(&scratch.path("store")), tree(&scratch.path("again/0")));
