@@ -536,7 +536,7 @@ impl Naive<'_> {
         let has_map = self.map.is_some();
         let group = &mut self.groups[number];
         let block = &mut group.blocks[place.block];
-        group.has_erased |= !has_map || !block.is_cold && block.stream != MAP;
+        group.has_erased |= !has_map || !block.is_cold && block.stream == HOST;
         block.erases += 1;
         (block.rows, block.freed_at) = (0, self.counts[ERASES]);
         let is_worn_out = block.erases >= endurance && !is_read_only;
