@@ -57,7 +57,7 @@ impl<W: Words> Layer<W> {
             if let Some(block) = cold {
                 self.begin_victim(number, block);
                 self.groups[number].is_cold = true;
-                self.blocks[block as usize].is_calm |= self.map_cache.is_some();
+                self.blocks[block as usize].is_calm = true;
             }
             return cold.is_some();
         }
@@ -82,10 +82,12 @@ impl<W: Words> Layer<W> {
         }
     }
 
-    /// Closes what is open for cold data, so that the room that is left there can be collected.
+    /// Closes what is open for cold data where the host gets no block, so that the room that is left there can be
+    /// collected.
     fn close_cold(&mut self, number: usize) {
         let Some(block) = self.groups[number].open[COLD] else { return };
-        if self.blocks[block as usize].programs == 0 {
+        let is_short = self.groups[number].free.len() <= self.profile.floor();
+        if is_short && self.blocks[block as usize].programs == 0 {
             self.groups[number].open[COLD] = None;
             self.blocks[block as usize].next_row = self.geometry.shape_of_group(number).rows;
             self.close(number, block);

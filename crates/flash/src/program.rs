@@ -150,9 +150,8 @@ impl<W: Words> Layer<W> {
                 let free = &mut self.groups[number].free;
                 let block = if stream == COLD { free.take_last() } else { free.take() }?;
                 self.room_changes += 1;
-                let has_map_cache = self.profile.map_cache.is_some();
                 let entry = &mut self.blocks[block as usize];
-                (entry.state, entry.is_calm) = (State::Open, stream != HOST && has_map_cache);
+                (entry.state, entry.is_calm) = (State::Open, stream != HOST);
                 self.groups[number].open[stream] = Some(block);
                 self.records.open(block, stream);
                 // It has one free block less, and may want collection.

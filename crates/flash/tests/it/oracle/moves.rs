@@ -319,7 +319,12 @@ impl Naive<'_> {
             self.program_moved(group, false);
         }
         if self.wants(group) {
+            let free = self.groups[group].count(State::Free);
             self.program_moved(group, true);
+            if self.groups[group].count(State::Free) < free {
+                // There may be so few now that the open block of cold data is closed.
+                self.collect(group);
+            }
         }
     }
 
@@ -339,7 +344,8 @@ impl Naive<'_> {
         }
         let Some(block) = self.groups[number].open[COLD] else { return false };
         let has_rows = self.rows.iter().any(|row| (row.group, row.block) == (number, block));
-        if !self.wants(number) || has_rows {
+        let has_free = self.groups[number].count(State::Free) > self.floor();
+        if !self.wants(number) || has_rows || has_free {
             return false;
         }
         self.groups[number].open[COLD] = None;
@@ -361,7 +367,6 @@ impl Naive<'_> {
         let valid_max = u64::from(kind.units() - kind.row_units());
         let wants = self.wants(number);
         let programs = self.counts[PROGRAMS];
-        let has_map = self.map.is_some();
         let group = &mut self.groups[number];
         let blocks = &group.blocks;
         let closed = (0..blocks.len()).filter(|&block| blocks[block].state == State::Closed);
@@ -400,7 +405,7 @@ impl Naive<'_> {
         };
         let Some(block) = victim else { return false };
         let entry = &mut group.blocks[block];
-        (entry.state, entry.is_cold) = (State::Victim, has_map && !wants);
+        (entry.state, entry.is_cold) = (State::Victim, !wants);
         (group.victim, group.page, group.is_cold) = (Some(block), 0, !wants);
         true
     }
@@ -533,10 +538,9 @@ impl Naive<'_> {
         let number = self.group(place.plane, place.kind);
         let endurance = self.endurance(place);
         let is_read_only = self.is_read_only();
-        let has_map = self.map.is_some();
         let group = &mut self.groups[number];
         let block = &mut group.blocks[place.block];
-        group.has_erased |= !has_map || !block.is_cold && block.stream == HOST;
+        group.has_erased |= !block.is_cold && block.stream == HOST;
         block.erases += 1;
         (block.rows, block.freed_at) = (0, self.counts[ERASES]);
         let is_worn_out = block.erases >= endurance && !is_read_only;
