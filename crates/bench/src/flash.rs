@@ -104,7 +104,12 @@ impl Bench {
 }
 
 fn write(unit: u64, count: u64) -> Command {
-    Command { kind: Kind::Write { fua: false }, start: unit * UNIT_BYTES, bytes: count * UNIT_BYTES }
+    Command {
+        kind: Kind::Write { fua: false },
+        start: unit * UNIT_BYTES,
+        bytes: count * UNIT_BYTES,
+        urgent: false,
+    }
 }
 
 /// Page operations.
@@ -138,7 +143,7 @@ pub fn simulator() -> Result<Vec<Row>, String> {
     for _ in 0..ROUNDS {
         let read = |dice: &mut Dice, _| {
             let start = dice.roll(units) * UNIT_BYTES;
-            Command { kind: Kind::Read, start, bytes: UNIT_BYTES }
+            Command { kind: Kind::Read, start, bytes: UNIT_BYTES, urgent: false }
         };
         reads.push(rate(bench.run(COUNT, read)?));
         writes.push(rate(bench.overwrite(COUNT)?));

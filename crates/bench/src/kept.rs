@@ -102,7 +102,8 @@ impl Drive {
         while done < count {
             while given < count && given - done < DEPTH {
                 let start = dice.roll(BYTES / UNIT_BYTES) * UNIT_BYTES;
-                let write = Command { kind: Kind::Write { fua: false }, start, bytes: UNIT_BYTES };
+                let write =
+                    Command { kind: Kind::Write { fua: false }, start, bytes: UNIT_BYTES, urgent: false };
                 let _ = self.flash.arrive(self.flash.now(), &write);
                 given += 1;
             }

@@ -62,7 +62,10 @@ fn requests(path: &Path) -> Result<Vec<Request>, String> {
         let numbers: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
         let &[time, _, sector, sectors, kind] = &numbers[..] else { return None };
         let kind = if kind == 1 { Kind::Read } else { Kind::Write { fua: false } };
-        Some(Request { time, command: Command { kind, start: sector * 512, bytes: sectors * 512 } })
+        Some(Request {
+            time,
+            command: Command { kind, start: sector * 512, bytes: sectors * 512, urgent: false },
+        })
     };
     text.lines().map(|line| request(line).ok_or_else(|| format!("{}: `{line}`", path.display()))).collect()
 }
@@ -94,7 +97,7 @@ fn replay(requests: &[Request], times: u64) -> Result<(u64, u64), String> {
 
 fn arrive(bench: &mut Bench, time: u64, command: Command) -> Result<(), String> {
     while bench.flash.advance(time).is_some() {}
-    while !bench.flash.takes() {
+    while !bench.flash.takes(false) {
         let _ = bench.flash.advance(u64::MAX).ok_or("a command did not complete")?;
     }
     let _ = bench.flash.arrive(time, &command);

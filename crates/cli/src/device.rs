@@ -7,7 +7,7 @@ use crate::inspect::size;
 use crate::location::parse_spec;
 use crate::output::Output;
 use arguments::{Create, DeviceCommand, Profiles, Replay, Show};
-use nvmed_flash::{ArrayProfile, BlockKind, Medium, Profile, Rate, UNIT_BYTES};
+use nvmed_flash::{ArrayProfile, BlockKind, Medium, Profile, Rate, UNIT_BYTES, UrgentProfile};
 use nvmed_stack::{
     DeviceSpec, DriveProfile, Figures, NewDrive, ProfileFault, VirtualSpec, Work, create_drive,
     precondition_drive,
@@ -151,6 +151,28 @@ fn raw_bytes(array: &ArrayProfile) -> u64 {
     array.room().raw_units * UNIT_BYTES
 }
 
+/// What urgent commands have of a drive.
+fn told_of_urgent(urgent: &UrgentProfile) -> String {
+    let mut told = match urgent.places {
+        0 => "places of all commands".to_owned(),
+        places => format!("{places} places of their own"),
+    };
+    for (is_so, what) in [
+        (urgent.rank, "go first"),
+        (urgent.register, "a register of each plane for their reads"),
+        (urgent.inherit, "what is before them passes the bus first"),
+    ] {
+        if is_so {
+            told += &format!("; {what}");
+        }
+    }
+    if urgent.share_percent < 100 {
+        told +=
+            &format!("; their reads have at most {} % of a die's and a channel's time", urgent.share_percent);
+    }
+    told
+}
+
 fn facts(profile: &DriveProfile, drive: &Profile, array: &ArrayProfile, figures: &Figures) -> String {
     let blocks = array.blocks.iter().filter(|_| array.translation.is_some()).map(|kind| {
         json!({
@@ -168,6 +190,10 @@ fn facts(profile: &DriveProfile, drive: &Profile, array: &ArrayProfile, figures:
         "planes_per_die": array.planes, "registers_per_plane": array.registers, "blocks": blocks.collect::<Vec<_>>(),
         "read_4k_ns": figures.read_ns, "write_4k_ns": figures.write_ns,
         "packed_writes": array.packed_writes, "map_cache_bytes": cached,
+        "urgent": array.urgent.map(|urgent| json!({
+            "places": urgent.places, "rank": urgent.rank, "register": urgent.register, "inherit": urgent.inherit,
+            "share_percent": urgent.share_percent,
+        })),
         "map_pages_bytes": array.map_pages() * UNIT_BYTES,
         "random_read_bytes_per_s": figures.rate(Work::RandomRead),
         "random_write_bytes_per_s": figures.rate(Work::RandomWrite),
@@ -223,6 +249,9 @@ fn page(profile: &DriveProfile, drive: &Profile, array: &ArrayProfile, figures: 
         "controller",
         &format!("{commands} commands at once, {command} each{}{packs}{sleep}", buffer.unwrap_or_default()),
     );
+    if let Some(urgent) = &array.urgent {
+        line("urgent", &told_of_urgent(urgent));
+    }
     if let Some(cache) = array.translation.as_ref().and_then(|translation| translation.map_cache) {
         let (bytes, map_bytes) = (cache.pages() * UNIT_BYTES, array.map_pages() * UNIT_BYTES);
         let part = (bytes as f64 / map_bytes as f64 * 100.0).min(100.0);

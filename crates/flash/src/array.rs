@@ -9,6 +9,7 @@ use crate::calendar::{Calendar, NEVER};
 use crate::fair::Fair;
 use crate::fifo::{Fifo, Linked};
 use crate::profile::{ArrayProfile, DIE_PLANES_MAX};
+use crate::urgent::Urgent;
 
 /// What a page operation does, by rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub(crate) struct Op {
     pub array_ns: u64,
     /// The block, where that matters.
     pub block: u32,
+    /// It is a read of an urgent command, which has a rank.
+    pub urgent: bool,
     /// When it joined its queue, among all that ever joined one.
     order: u64,
     next: u32,
@@ -65,11 +68,26 @@ pub(crate) struct Op {
 
 impl Op {
     pub fn new(act: Act, class: Class, plane: u32, owner: Owner, (bytes, array_ns): (u64, u64)) -> Self {
-        Self { act, class, plane, owner, bytes: bytes as u32, array_ns, block: 0, order: 0, next: 0 }
+        Self {
+            act,
+            class,
+            plane,
+            owner,
+            bytes: bytes as u32,
+            array_ns,
+            block: 0,
+            urgent: false,
+            order: 0,
+            next: 0,
+        }
     }
 
     pub fn of_block(self, block: u32) -> Self {
         Self { block, ..self }
+    }
+
+    pub fn urgent(self, urgent: bool) -> Self {
+        Self { urgent, ..self }
     }
 }
 
@@ -81,14 +99,14 @@ impl Linked for Op {
 
 /// A plane: registers, and what waits for one or has one.
 #[derive(Clone, Debug, Default)]
-struct Plane {
+pub(crate) struct Plane {
     /// What waits for a register: reads by class, then programs by class; and how many these are.
     waiting: [Fifo; 2 * CLASSES],
     waits: u32,
     /// What is ready, by what it does.
-    ready: [Fifo; ACTS],
+    pub ready: [Fifo; ACTS],
     /// Registers that nothing has.
-    free: u32,
+    pub free: u32,
     /// Registers that are on their way to the controller.
     leaving: u32,
     /// Registers that are filled, or are to be.
@@ -100,11 +118,11 @@ impl Plane {
     /// Whether an operation is to be ready soon, where none is: a read waits for a register that is on its way out, or
     /// a program is on its way in.
     #[inline]
-    fn is_soon_ready(&self, act: usize) -> bool {
+    fn is_soon_ready(&self, act: usize, kept: u32) -> bool {
         let is_read = act == Act::Read as usize;
         let reads_wait = || self.waiting[..CLASSES].iter().any(|queue| !queue.is_empty());
         self.ready[act].is_empty()
-            && (is_read && self.leaving > 0 && self.free == 0 && reads_wait()
+            && (is_read && self.leaving > 0 && self.free <= kept && reads_wait()
                 || act == Act::Program as usize && self.filling > 0)
     }
 
@@ -115,18 +133,18 @@ impl Plane {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Die {
+pub(crate) struct Die {
     /// The operations under way, one a plane at most.
-    running: [u32; DIE_PLANES_MAX],
-    count: usize,
+    pub running: [u32; DIE_PLANES_MAX],
+    pub count: usize,
     /// Operations that are ready in its planes, by what they do.
-    ready: [u32; ACTS],
+    pub ready: [u32; ACTS],
     fair: Fair,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Channel {
-    queues: [Fifo; CLASSES],
+pub(crate) struct Channel {
+    pub queues: [Fifo; CLASSES],
     /// The operation whose bytes pass.
     passing: Option<u32>,
     fair: Fair,
@@ -135,21 +153,23 @@ struct Channel {
 /// All dies of a drive.
 #[derive(Clone, Debug)]
 pub(crate) struct Array {
-    profile: ArrayProfile,
-    ops: Vec<Op>,
+    pub(crate) profile: ArrayProfile,
+    pub(crate) ops: Vec<Op>,
     free: Vec<u32>,
-    planes: Box<[Plane]>,
-    dies: Box<[Die]>,
-    channels: Box<[Channel]>,
+    pub(crate) planes: Box<[Plane]>,
+    pub(crate) dies: Box<[Die]>,
+    pub(crate) channels: Box<[Channel]>,
     /// Planes, channels and dies that may have something to begin.
-    changed_planes: Bits,
-    changed_channels: Bits,
+    pub(crate) changed_planes: Bits,
+    pub(crate) changed_channels: Bits,
     changed_dies: Bits,
-    changed: bool,
+    pub(crate) changed: bool,
     joined: u64,
     working: Working,
-    /// Number of the first channel in the calendar; dies follow.
-    base: usize,
+    /// Number of the first channel in the calendar; dies follow, and then the timer of urgent operations.
+    pub(crate) base: usize,
+    /// Absent, none is urgent.
+    pub(crate) urgent: Option<Box<Urgent>>,
 }
 
 impl Array {
@@ -172,15 +192,16 @@ impl Array {
             joined: 0,
             working: Working::default(),
             base,
+            urgent: Urgent::new(profile),
         }
     }
 
     /// Resources of the calendar that an array needs.
     pub fn resources(profile: &ArrayProfile) -> usize {
-        (profile.channels + profile.dies_total()) as usize
+        (profile.channels + profile.dies_total() + u32::from(profile.urgent.is_some())) as usize
     }
 
-    /// Which resource a number from `base` on is: a channel, or else a die.
+    /// Which resource a number from `base` on is: a channel, or else a die; the number after the last one is the timer.
     #[inline]
     pub fn resource(&self, number: usize) -> Result<usize, usize> {
         let number = number - self.base;
@@ -189,7 +210,7 @@ impl Array {
 
     /// Planes are numbered so that their neighbours are on other channels, then chips, then dies.
     #[inline]
-    fn die_of(&self, plane: u32) -> usize {
+    pub(crate) fn die_of(&self, plane: u32) -> usize {
         plane as usize % self.dies.len()
     }
 
@@ -198,12 +219,12 @@ impl Array {
     }
 
     #[inline]
-    fn channel_of(&self, plane: u32) -> usize {
+    pub(crate) fn channel_of(&self, plane: u32) -> usize {
         plane as usize % self.channels.len()
     }
 
     #[inline]
-    fn join(&mut self, op: u32) {
+    pub(crate) fn join(&mut self, op: u32) {
         self.joined += 1;
         self.ops[op as usize].order = self.joined;
     }
@@ -222,6 +243,9 @@ impl Array {
             }
         };
         self.join(entry);
+        if op.urgent {
+            return self.submit_urgent(entry, op.plane);
+        }
         let plane = &mut self.planes[op.plane as usize];
         if op.act == Act::Erase {
             plane.ready[Act::Erase as usize].push(&mut self.ops, entry);
@@ -235,13 +259,13 @@ impl Array {
     }
 
     #[inline]
-    fn change_plane(&mut self, plane: u32) {
+    pub(crate) fn change_plane(&mut self, plane: u32) {
         self.changed = true;
         self.changed_planes.set(plane as usize);
     }
 
     #[inline]
-    fn change_die(&mut self, plane: u32) {
+    pub(crate) fn change_die(&mut self, plane: u32) {
         self.changed = true;
         self.changed_dies.set(self.die_of(plane));
     }
@@ -264,7 +288,7 @@ impl Array {
     /// Begins what can begin at `now`.
     pub fn start(&mut self, now: u64, calendar: &mut Calendar) {
         while let Some(plane) = self.changed_planes.take() {
-            self.admit(plane);
+            self.admit(plane, now, calendar);
         }
         while let Some(channel) = self.changed_channels.take() {
             self.start_channel(channel, now, calendar);
@@ -276,9 +300,10 @@ impl Array {
     }
 
     /// Gives a plane's free registers to what waits for them.
-    fn admit(&mut self, number: usize) {
+    fn admit(&mut self, number: usize, now: u64, calendar: &mut Calendar) {
         let channel = self.channel_of(number as u32);
-        while self.planes[number].free > 0 && self.planes[number].waits > 0 {
+        let kept = if self.urgent.is_some() { self.admit_urgent(number, now, calendar) } else { 0 };
+        while self.planes[number].free > kept && self.planes[number].waits > 0 {
             let plane = &mut self.planes[number];
             let orders = plane.waiting.map(|queue| since(queue, &self.ops));
             let Some(rank) = plane.fair.choice(&orders, self.profile.overtakes) else { return };
@@ -300,14 +325,19 @@ impl Array {
     }
 
     fn start_channel(&mut self, number: usize, now: u64, calendar: &mut Calendar) {
-        let channel = &mut self.channels[number];
-        if channel.passing.is_some() {
+        if self.channels[number].passing.is_some() {
             return;
         }
-        let orders = channel.queues.map(|queue| since(queue, &self.ops));
-        let Some(rank) = channel.fair.choice(&orders, self.profile.overtakes) else { return };
-        channel.fair.took(rank, &orders);
-        channel.passing = channel.queues[rank].pop(&mut self.ops);
+        let first = if self.urgent.is_some() { self.first_to_pass(number) } else { None };
+        let channel = &mut self.channels[number];
+        if first.is_some() {
+            channel.passing = first;
+        } else {
+            let orders = channel.queues.map(|queue| since(queue, &self.ops));
+            let Some(rank) = channel.fair.choice(&orders, self.profile.overtakes) else { return };
+            channel.fair.took(rank, &orders);
+            channel.passing = channel.queues[rank].pop(&mut self.ops);
+        }
         let Some(op) = channel.passing.map(|op| &self.ops[op as usize]) else { return };
         let rate = if op.act == Act::Read { self.profile.bus_out } else { self.profile.bus_in };
         calendar.set(self.base + number, now + rate.time_of(op.bytes.into()));
@@ -315,6 +345,9 @@ impl Array {
 
     fn start_die(&mut self, number: usize, now: u64, calendar: &mut Calendar) {
         let Die { count, ready, .. } = self.dies[number];
+        if self.urgent.is_some() && count == 0 && self.start_urgent(number, now, calendar) {
+            return;
+        }
         if count > 0 || ready == [0; ACTS] {
             return;
         }
@@ -325,7 +358,14 @@ impl Array {
             }
         });
         let Some(act) = self.dies[number].fair.choice(&orders, self.profile.overtakes) else { return };
-        if self.planes_of(number).any(|plane| plane.is_soon_ready(act)) {
+        let is_soon_ready = match &self.urgent {
+            None => self.planes_of(number).any(|plane| plane.is_soon_ready(act, 0)),
+            Some(urgent) => {
+                let mut planes = (number..self.planes.len()).step_by(self.dies.len());
+                planes.any(|plane| self.planes[plane].is_soon_ready(act, urgent.kept(plane)))
+            }
+        };
+        if is_soon_ready {
             // Its transfer is under way, and the die is looked at again when it ends.
             return;
         }
@@ -340,8 +380,15 @@ impl Array {
             longest = longest.max(self.ops[op as usize].array_ns);
         }
         die.ready[act] -= die.count as u32;
-        self.working.begin(now, die.count);
-        let others = (die.count as u64).saturating_sub(1) * self.profile.multi_plane_ns;
+        self.run_die(number, longest, now, calendar);
+    }
+
+    /// What a die runs takes the longest time among its operations, and more for each after the first.
+    #[inline]
+    pub(crate) fn run_die(&mut self, number: usize, longest: u64, now: u64, calendar: &mut Calendar) {
+        let count = self.dies[number].count;
+        self.working.begin(now, count);
+        let others = (count as u64).saturating_sub(1) * self.profile.multi_plane_ns;
         calendar.set(self.base + self.channels.len() + number, now + longest + others);
     }
 
@@ -365,6 +412,9 @@ impl Array {
             plane.free += 1;
             self.change_plane(op.plane);
             self.free.push(entry);
+            if op.urgent {
+                self.urgent.iter_mut().for_each(|urgent| urgent.gave_back(op.plane as usize));
+            }
             return Some(op);
         }
         self.join(entry);
@@ -378,6 +428,10 @@ impl Array {
     /// A die has ended what it did: reads go to the bus, programs and erases are done. Answers these.
     #[inline]
     pub fn ended(&mut self, number: usize, now: u64, calendar: &mut Calendar) -> Done {
+        if number == self.dies.len() {
+            self.timer_ended(calendar);
+            return Done { ops: [None; DIE_PLANES_MAX] };
+        }
         calendar.set(self.base + self.channels.len() + number, NEVER);
         self.changed = true;
         self.changed_dies.set(number);
@@ -393,7 +447,11 @@ impl Array {
                     self.join(entry);
                     self.planes[op.plane as usize].leaving += 1;
                     let channel = self.channel_of(op.plane);
-                    self.channels[channel].queues[op.class as usize].push(&mut self.ops, entry);
+                    if op.urgent {
+                        self.urgent_leaves(entry, channel);
+                    } else {
+                        self.channels[channel].queues[op.class as usize].push(&mut self.ops, entry);
+                    }
                     self.changed_channels.set(channel);
                 }
                 Act::Program | Act::Erase => {

@@ -10,8 +10,8 @@ use crate::fifo::NONE;
 use crate::layer::{Layer, SLOT, UNMAPPED};
 use crate::profile::tests::small;
 use crate::profile::{
-    ArrayProfile, MapCacheProfile, Medium, Profile, ProfileError, TranslationProfile, UNIT_BYTES, Victim,
-    Wear,
+    ArrayProfile, MapCacheProfile, Medium, Profile, ProfileError, TranslationProfile, UNIT_BYTES,
+    UrgentProfile, Victim, Wear,
 };
 use crate::tables::{Tables, Words};
 use std::collections::HashMap;
@@ -198,7 +198,7 @@ impl Life {
         while self.under_way.len() == self.depth {
             self.complete();
         }
-        let command = Command { kind, start, bytes };
+        let command = Command { kind, start, bytes, urgent: self.commands.is_multiple_of(3) };
         let ticket =
             (0..self.depth as u32).find(|ticket| !self.under_way.contains_key(ticket)).expect("room");
         let mut now = self.now;
@@ -261,6 +261,7 @@ impl Life {
         self.drive.run(&mut now, u64::MAX, true);
         self.audit();
         self.layer().audit_rest();
+        self.drive.array().audit_urgent_rest();
         assert!(self.layer().contents.checks > 0, "nothing was checked");
         self.layer().counts().erases
     }
@@ -285,6 +286,15 @@ fn translation(dice: &mut SplitMix) -> TranslationProfile {
     }
 }
 
+fn urgent(dice: &mut SplitMix, registers: u32) -> UrgentProfile {
+    UrgentProfile {
+        register: registers > 1 && dice.below(2) == 0,
+        inherit: dice.below(2) == 0,
+        share_percent: [5, 30, 100][dice.below(3) as usize],
+        ..UrgentProfile::default()
+    }
+}
+
 /// A small drive with as many units as there is room for, or a few less.
 fn full(dice: &mut SplitMix) -> ArrayProfile {
     let page_units = 1 + dice.below(3);
@@ -304,6 +314,7 @@ fn full(dice: &mut SplitMix) -> ArrayProfile {
         array.blocks.iter_mut().for_each(|kind| kind.per_plane += 4);
     }
     array.translation = Some(translation);
+    array.urgent = [None, Some(urgent(dice, array.registers))][dice.below(2) as usize];
     array.capacity_bytes = u64::from(array.planes_total()) * array.plane_units() * UNIT_BYTES;
     loop {
         let profile = Profile { commands: 1, medium: Medium::Array(Box::new(array.clone())) };

@@ -157,7 +157,7 @@ impl<W: Words> Layer<W> {
             if valid > 0 {
                 let place = self.geometry.place(page);
                 let bytes = u64::from(valid) * UNIT_BYTES;
-                self.submit_read(array, class, place, (bytes, Owner::Copy(page)));
+                self.submit_read(array, (class, false), place, (bytes, Owner::Copy(page)));
                 self.groups[number].reading += 1;
             }
         }

@@ -25,6 +25,8 @@ pub struct Command {
     pub start: u64,
     /// Bytes; 0 of a Flush.
     pub bytes: u64,
+    /// It goes before others, as far as the profile says ([`crate::UrgentProfile`]); without that, it does not.
+    pub urgent: bool,
 }
 
 /// A command that has arrived: a number below [`crate::Profile::tickets`], free again when its completion was

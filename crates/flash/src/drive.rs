@@ -43,8 +43,9 @@ pub(crate) struct Drive<W> {
     /// Absent, pages are overwritten in place.
     layer: Option<Layer<W>>,
     done: VecDeque<Completion>,
-    /// Commands that are not done.
+    /// Commands that are not done; how many of them are urgent.
     under_way: u32,
+    urgent_under_way: u32,
     /// Since when there is none, and when the drive is awake.
     idle_since: u64,
     awake_at: u64,
@@ -54,7 +55,8 @@ impl<W: Words> Drive<W> {
     /// An idle drive without data.
     pub fn new(profile: &ArrayProfile, commands: u32, tables: Tables<W>) -> Result<Self, ProfileError> {
         let tickets = profile.tickets(commands) as usize;
-        let nothing = Active { command: Command { kind: Kind::Flush, start: 0, bytes: 0 }, left: 0 };
+        let nothing =
+            Active { command: Command { kind: Kind::Flush, start: 0, bytes: 0, urgent: false }, left: 0 };
         Ok(Self {
             calendar: Calendar::new(CHANNELS + Array::resources(profile)),
             array: Array::new(profile, CHANNELS),
@@ -67,6 +69,7 @@ impl<W: Words> Drive<W> {
             layer: Layer::new(profile, (commands as usize, tickets), tables)?,
             done: VecDeque::with_capacity(64),
             under_way: 0,
+            urgent_under_way: 0,
             idle_since: 0,
             awake_at: 0,
             profile: profile.clone(),
@@ -88,16 +91,44 @@ impl<W: Words> Drive<W> {
         );
     }
 
-    /// Whether there is room for one more command, as far as it is packed with others.
+    /// Whether there is room for one more command, of `free` tickets.
     #[inline]
-    pub fn takes(&self) -> bool {
-        self.packing.as_ref().is_none_or(|packing| packing.takes())
+    pub fn takes(&self, is_urgent: bool, free: usize) -> bool {
+        match &self.profile.urgent {
+            Some(urgent) if urgent.places > 0 => self.takes_beside(urgent.places, is_urgent, free),
+            _ => free > 0 && self.packing.as_ref().is_none_or(|packing| packing.takes()),
+        }
+    }
+
+    /// Whether there is room, where urgent commands have places of their own.
+    fn takes_beside(&self, places: u32, is_urgent: bool, free: usize) -> bool {
+        let spare = places - self.urgent_under_way;
+        if is_urgent {
+            return spare > 0 && free > 0;
+        }
+        free > spare as usize && self.packing.as_ref().is_none_or(|packing| packing.takes())
+    }
+
+    /// Whether an urgent command has a place of its own, so that it is packed with no other.
+    fn has_own_place(&self, command: u32) -> bool {
+        self.commands[command as usize].command.urgent
+            && self.profile.urgent.is_some_and(|urgent| urgent.places > 0)
+    }
+
+    /// Whether a command goes before others.
+    #[inline]
+    fn has_rank(&self, command: u32) -> bool {
+        self.commands[command as usize].command.urgent
+            && self.profile.urgent.is_some_and(|urgent| urgent.rank)
     }
 
     /// A command arrives at `now`, before which everything has happened.
     #[inline]
     pub fn arrive(&mut self, now: u64, ticket: Ticket, command: &Command) {
         self.commands[ticket.0 as usize] = Active { command: *command, left: 0 };
+        if self.profile.urgent.is_some() {
+            self.count_arrival(ticket.0);
+        }
         self.layer.iter().for_each(|layer| layer.foresee(command.start));
         let sleeps = self.profile.low_power_ns;
         if self.under_way == 0 {
@@ -108,13 +139,34 @@ impl<W: Words> Drive<W> {
             }
         }
         self.under_way += 1;
-        if let Some(packing) = &mut self.packing {
-            let can_be_packed = command.kind == Kind::Write { fua: false };
+        let is_beside = self.packing.is_some() && self.has_own_place(ticket.0);
+        if let Some(packing) = &mut self.packing
+            && !is_beside
+        {
+            let is_urgent = command.urgent && self.profile.urgent.is_some();
+            let can_be_packed = command.kind == Kind::Write { fua: false } && !is_urgent;
             if !packing.arrive(now, ticket.0, can_be_packed) {
                 return;
             }
         }
         self.admit(now, ticket.0);
+    }
+
+    /// A command of a drive that knows urgent ones arrives.
+    fn count_arrival(&mut self, command: u32) {
+        if self.commands[command as usize].command.urgent {
+            self.urgent_under_way += 1;
+        } else {
+            self.array.set_others(true, &mut self.calendar);
+        }
+    }
+
+    /// A command of a drive that knows urgent ones is done, and counted as under way no more.
+    fn count_end(&mut self, command: u32) {
+        self.urgent_under_way -= u32::from(self.commands[command as usize].command.urgent);
+        if self.under_way == self.urgent_under_way {
+            self.array.set_others(false, &mut self.calendar);
+        }
     }
 
     /// The drive works on a command from now on.
@@ -169,6 +221,11 @@ impl<W: Words> Drive<W> {
         self.layer.as_ref()
     }
 
+    #[cfg(test)]
+    pub(crate) fn array(&self) -> &Array {
+        &self.array
+    }
+
     pub(crate) fn layer_mut(&mut self) -> Option<&mut Layer<W>> {
         self.layer.as_mut()
     }
@@ -217,10 +274,8 @@ impl<W: Words> Drive<W> {
             return;
         }
         layer.work(&mut self.array);
-        while let Some((command, bytes)) = layer.next_write() {
-            if self.link_in.enter(now, bytes, command) {
-                self.calendar.set(LINK_IN, self.link_in.next_due());
-            }
+        while let Some((command, bytes)) = self.layer.as_mut().and_then(Layer::next_write) {
+            self.receive(now, command, bytes);
         }
         while let Some((command, refused)) = self.layer.as_mut().and_then(Layer::next_ended) {
             self.end(now, command, refused);
@@ -234,6 +289,9 @@ impl<W: Words> Drive<W> {
 
     /// A command has ended: it is done, by itself or with its pack.
     fn end(&mut self, now: u64, command: u32, refused: bool) {
+        if self.packing.is_some() && self.has_own_place(command) {
+            return self.leave_done(now, command, refused);
+        }
         let Some(mut packing) = self.packing.take() else { return self.leave_done(now, command, refused) };
         if let Some(pack) = packing.end(command, refused) {
             pack.iter().for_each(|&(command, refused)| self.leave_done(now, command, refused));
@@ -246,6 +304,9 @@ impl<W: Words> Drive<W> {
     fn leave_done(&mut self, now: u64, command: u32, refused: bool) {
         self.done.push_back(Completion { ticket: Ticket(command), time: now, refused });
         self.under_way -= 1;
+        if self.profile.urgent.is_some() {
+            self.count_end(command);
+        }
         if self.under_way == 0 {
             self.idle_since = now;
             let idle_ns = self.layer.as_ref().map_or(0, Layer::idle_ns);
@@ -281,11 +342,12 @@ impl<W: Words> Drive<W> {
     }
 
     fn begin(&mut self, now: u64, command: u32) {
-        let Command { kind, start, bytes } = self.commands[command as usize].command;
+        let Command { kind, start, bytes, .. } = self.commands[command as usize].command;
+        let has_rank = self.has_rank(command);
         match (kind, &mut self.layer) {
             (Kind::Read, _) if bytes > 0 => self.read(now, command, (start, bytes)),
             (Kind::Write { .. }, None) if bytes > 0 => self.receive(now, command, bytes),
-            (Kind::Write { .. }, Some(layer)) if bytes > 0 => layer.write(command, (start, bytes)),
+            (Kind::Write { .. }, Some(layer)) if bytes > 0 => layer.write(command, (start, bytes), has_rank),
             (Kind::Flush, Some(layer)) => layer.flush(command),
             (Kind::Deallocate, Some(layer)) => {
                 layer.deallocate(start, bytes);
@@ -296,21 +358,32 @@ impl<W: Words> Drive<W> {
     }
 
     fn receive(&mut self, now: u64, command: u32, bytes: u64) {
-        if self.link_in.enter(now, bytes, command) {
+        let is_first = if self.has_rank(command) {
+            self.link_in.enter_urgently(now, bytes, command)
+        } else {
+            self.link_in.enter(now, bytes, command)
+        };
+        if is_first {
             self.calendar.set(LINK_IN, self.link_in.next_due());
         }
     }
 
     fn send(&mut self, now: u64, command: u32, bytes: u64) {
-        if self.link_out.enter(now, bytes, command) {
+        let is_first = if self.has_rank(command) {
+            self.link_out.enter_urgently(now, bytes, command)
+        } else {
+            self.link_out.enter(now, bytes, command)
+        };
+        if is_first {
             self.calendar.set(LINK_OUT, self.link_out.next_due());
         }
     }
 
     #[inline]
     fn read(&mut self, now: u64, command: u32, extent: (u64, u64)) {
+        let has_rank = self.has_rank(command);
         let (pieces, from_memory) = match &mut self.layer {
-            Some(layer) => layer.read(&mut self.array, command, extent),
+            Some(layer) => layer.read(&mut self.array, (command, has_rank), extent),
             None => (self.in_place(Act::Read, command, extent), 0),
         };
         self.commands[command as usize].left = pieces + u32::from(from_memory > 0);
@@ -325,6 +398,7 @@ impl<W: Words> Drive<W> {
         let planes = u64::from(self.profile.planes_total());
         let (mut at, end) = (start, start + bytes);
         let mut pieces = 0;
+        let has_rank = act == Act::Read && self.has_rank(command);
         while at < end {
             let page = at / kind.page_bytes;
             let until = ((page + 1) * kind.page_bytes).min(end);
@@ -334,7 +408,8 @@ impl<W: Words> Drive<W> {
             let times = if act == Act::Read { &kind.read_ns } else { &kind.program_ns };
             let array_ns = times[(in_plane % times.len() as u64) as usize];
             let plane = (page % planes) as u32;
-            self.array.submit(Op::new(act, Class::Host, plane, Owner::Piece(command), (bytes, array_ns)));
+            let op = Op::new(act, Class::Host, plane, Owner::Piece(command), (bytes, array_ns));
+            self.array.submit(op.urgent(has_rank));
             pieces += 1;
             at = until;
         }
@@ -343,11 +418,12 @@ impl<W: Words> Drive<W> {
 
     /// A write's bytes are here.
     fn received(&mut self, now: u64, command: u32) {
-        let Command { kind, start, bytes } = self.commands[command as usize].command;
+        let Command { kind, start, bytes, .. } = self.commands[command as usize].command;
+        let has_rank = self.has_rank(command);
         match &mut self.layer {
             Some(layer) => {
                 let fua = kind == Kind::Write { fua: true };
-                if layer.place(&mut self.array, command, (start, bytes), fua) {
+                if layer.place(&mut self.array, (command, has_rank), (start, bytes), fua) {
                     self.complete(now, command);
                 }
             }

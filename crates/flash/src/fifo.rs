@@ -44,6 +44,18 @@ impl Fifo {
         self.tail = entry;
     }
 
+    /// Takes an entry out, which follows `before` ([`NONE`] of the first one).
+    pub fn remove<T: Linked>(&mut self, table: &mut [T], before: u32, entry: u32) {
+        let after = *table[entry as usize].next();
+        match before {
+            NONE => self.head = after,
+            before => *table[before as usize].next() = after,
+        }
+        if self.tail == entry {
+            self.tail = before;
+        }
+    }
+
     #[inline]
     pub fn pop<T: Linked>(&mut self, table: &mut [T]) -> Option<u32> {
         let entry = self.head()?;

@@ -54,16 +54,15 @@ impl<W: Words> Flash<W> {
         Ok(Self { machine, free: (0..profile.tickets()).rev().collect(), now: 0 })
     }
 
-    /// Whether the drive takes one more command now. What it does not take waits, and arrives at the time of the
-    /// completion that makes room.
+    /// Whether the drive takes one more command now, an urgent one or another ([`crate::UrgentProfile`]). What it does
+    /// not take waits, and arrives at the time of the completion that makes room.
     #[inline]
     #[must_use]
-    pub fn takes(&self) -> bool {
-        let has_room = match &self.machine {
-            Machine::Fixed(_) => true,
-            Machine::Array(drive) => drive.takes(),
-        };
-        has_room && !self.free.is_empty()
+    pub fn takes(&self, urgent: bool) -> bool {
+        match &self.machine {
+            Machine::Fixed(_) => !self.free.is_empty(),
+            Machine::Array(drive) => drive.takes(urgent, self.free.len()),
+        }
     }
 
     /// Until when everything has happened: an arrival is no earlier.

@@ -15,6 +15,7 @@ use crate::profile::{ArrayProfile, ProfileError, TranslationProfile, UNIT_BYTES}
 use crate::record::Records;
 use crate::room::STREAMS;
 use crate::tables::{Tables, Words};
+use crate::waiting::Waiting;
 use std::collections::VecDeque;
 
 /// A map entry with this bit is a slot of the buffer.
@@ -118,21 +119,6 @@ impl Group {
         let moved = [self.victim_stream(), MAP].map(|stream| self.moved[stream - MOVED].len() as u32);
         self.reading * page_units + moved[0] + moved[1] + self.in_rows
     }
-}
-
-/// Commands that wait for the layer.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Waiting {
-    /// Writes that wait for room in the buffer: command and extent.
-    pub writes: VecDeque<(u32, (u64, u64))>,
-    /// Those that got it.
-    pub admitted: VecDeque<(u32, u64)>,
-    /// Flushes, with the version that is to be programmed.
-    pub flushes: VecDeque<(u64, u32)>,
-    /// Units, by command, that have to be programmed before it completes.
-    pub units: Box<[u32]>,
-    /// Commands that wait no more, and whether they were refused.
-    pub ended: VecDeque<(u32, bool)>,
 }
 
 /// A program under way.
@@ -317,10 +303,10 @@ impl<W: Words> Layer<W> {
 
     fn admit_writes(&mut self, array: &mut Array) {
         if self.is_read_only() {
-            let refused = self.waiting.writes.drain(..).map(|(command, _)| (command, true));
-            self.waiting.ended.extend(refused);
+            let Waiting { writes, urgent_writes, ended, .. } = &mut self.waiting;
+            ended.extend(urgent_writes.drain(..).chain(writes.drain(..)).map(|(command, _)| (command, true)));
         }
-        while let Some(&(command, (start, bytes))) = self.waiting.writes.front() {
+        while let Some(&(command, (start, bytes))) = self.waiting.next_write() {
             if self.map_cache.as_ref().is_some_and(|cache| cache.is_behind()) {
                 return;
             }
@@ -333,7 +319,7 @@ impl<W: Words> Layer<W> {
                 }
                 return;
             }
-            self.waiting.writes.pop_front();
+            self.waiting.take_write();
             self.waiting.admitted.push_back((command, bytes));
         }
     }
@@ -362,9 +348,15 @@ impl<W: Words> Layer<W> {
 
     /// Reads an extent: answers the pages that are being read, and the bytes that are in memory.
     #[inline]
-    pub fn read(&mut self, array: &mut Array, command: u32, (start, bytes): (u64, u64)) -> (u32, u64) {
+    pub fn read(
+        &mut self,
+        array: &mut Array,
+        (command, is_urgent): (u32, bool),
+        (start, bytes): (u64, u64),
+    ) -> (u32, u64) {
         let (mut at, end) = (start, start + bytes);
         let (mut pieces, mut from_memory) = (0, 0);
+        let class = (Class::Host, is_urgent);
         // The page of the unit before, by the physical unit of its begin, and the bytes of it.
         let mut page: Option<(u32, Place, u64)> = None;
         while at < end {
@@ -384,7 +376,7 @@ impl<W: Words> Layer<W> {
                     }
                     before => {
                         if let Some((_, place, bytes)) = before {
-                            self.submit_read(array, Class::Host, place, (bytes, Owner::Piece(command)));
+                            self.submit_read(array, class, place, (bytes, Owner::Piece(command)));
                             pieces += 1;
                         }
                         let place = self.geometry.place(entry);
@@ -396,7 +388,7 @@ impl<W: Words> Layer<W> {
             at = until;
         }
         if let Some((_, place, bytes)) = page {
-            self.submit_read(array, Class::Host, place, (bytes, Owner::Piece(command)));
+            self.submit_read(array, class, place, (bytes, Owner::Piece(command)));
             pieces += 1;
         }
         (pieces, from_memory)
@@ -411,7 +403,7 @@ impl<W: Words> Layer<W> {
     pub(crate) fn submit_read(
         &mut self,
         array: &mut Array,
-        class: Class,
+        (class, is_urgent): (Class, bool),
         place: Place,
         (bytes, owner): (u64, Owner),
     ) {
@@ -423,12 +415,14 @@ impl<W: Words> Layer<W> {
         self.counts.page_reads += 1;
         #[cfg(test)]
         self.check_read(owner, place.plane, self.geometry.first_unit(place.block) + place.at);
-        array.submit(Op::new(Act::Read, class, place.plane, owner, (bytes, array_ns)).of_block(place.block));
+        let op = Op::new(Act::Read, class, place.plane, owner, (bytes, array_ns));
+        array.submit(op.of_block(place.block).urgent(is_urgent));
     }
 
     /// A write arrives; its bytes come in when there is room for them.
-    pub fn write(&mut self, command: u32, extent: (u64, u64)) {
-        self.waiting.writes.push_back((command, extent));
+    pub fn write(&mut self, command: u32, extent: (u64, u64), is_urgent: bool) {
+        let Waiting { writes, urgent_writes, .. } = &mut self.waiting;
+        (if is_urgent { urgent_writes } else { writes }).push_back((command, extent));
         self.awake = true;
     }
 
@@ -449,7 +443,13 @@ impl<W: Words> Layer<W> {
     }
 
     /// A write's bytes are here; whether it is done.
-    pub fn place(&mut self, array: &mut Array, command: u32, (start, bytes): (u64, u64), fua: bool) -> bool {
+    pub fn place(
+        &mut self,
+        array: &mut Array,
+        (command, is_urgent): (u32, bool),
+        (start, bytes): (u64, u64),
+        fua: bool,
+    ) -> bool {
         let durable = fua || self.profile.buffer_bytes == 0;
         let (first, end) = (start / UNIT_BYTES, (start + bytes).div_ceil(UNIT_BYTES));
         let (mut kind, mut of_page) = (0, 0);
@@ -459,7 +459,7 @@ impl<W: Words> Layer<W> {
             }
             of_page -= 1;
             let is_whole = start <= unit * UNIT_BYTES && (unit + 1) * UNIT_BYTES <= start + bytes;
-            let slot = self.put(array, unit as u32, is_whole, kind);
+            let slot = self.put(array, unit as u32, is_whole, (kind, is_urgent));
             #[cfg(test)]
             self.contents.write(unit as u32, slot, command);
             if durable {
@@ -483,7 +483,7 @@ impl<W: Words> Layer<W> {
     }
 
     /// Puts a unit into the buffer; answers its slot.
-    fn put(&mut self, array: &mut Array, unit: u32, is_whole: bool, kind: usize) -> u32 {
+    fn put(&mut self, array: &mut Array, unit: u32, is_whole: bool, (kind, is_urgent): (usize, bool)) -> u32 {
         let entry = self.map[unit as usize];
         let mut stage = Stage::Gathered;
         let old = if entry & SLOT != 0 {
@@ -505,7 +505,8 @@ impl<W: Words> Layer<W> {
             self.busy_slots += 1;
             self.buffer.slots[slot as usize].kind = kind as u8;
             let place = self.geometry.place(entry);
-            self.submit_read(array, Class::Host, place, (UNIT_BYTES, Owner::Fill(slot)));
+            let class = (Class::Host, is_urgent);
+            self.submit_read(array, class, place, (UNIT_BYTES, Owner::Fill(slot)));
         } else {
             self.gather(kind, slot);
         }

@@ -39,6 +39,8 @@ mod room;
 mod state;
 mod tables;
 mod translate;
+mod urgent;
+mod waiting;
 
 pub use activity::Activity;
 pub use command::{Command, Completion, Kind, Ticket};
@@ -46,7 +48,8 @@ pub use counts::Counts;
 pub use flash::Flash;
 pub use profile::{
     ArrayProfile, BlockKind, COMMANDS_MAX, DIE_PLANES_MAX, FixedProfile, MapCacheProfile, Medium, Profile,
-    ProfileError, TranslationProfile, UNIT_BYTES, Victim, WRITE_BYTES_MAX, Wear,
+    ProfileError, TranslationProfile, UNIT_BYTES, URGENT_PLACES_MAX, UrgentProfile, Victim, WRITE_BYTES_MAX,
+    Wear,
 };
 pub use rate::Rate;
 pub use room::Room;

@@ -12,6 +12,8 @@ pub const PLANES_MAX: u32 = 4096;
 pub const DIE_PLANES_MAX: usize = 8;
 /// Commands in the drive at once, at most.
 pub const COMMANDS_MAX: u32 = 1 << 20;
+/// Places for urgent commands, at most.
+pub const URGENT_PLACES_MAX: u32 = 1 << 16;
 /// Kinds of blocks in a plane, at most.
 pub const KINDS_MAX: usize = 4;
 /// Most writes of a pack (JESD84-B451).
@@ -90,6 +92,32 @@ pub struct ArrayProfile {
     pub blocks: Vec<BlockKind>,
     /// The translation layer; absent, pages are overwritten in place.
     pub translation: Option<TranslationProfile>,
+    /// What urgent commands have of the drive; absent, they are as all others.
+    pub urgent: Option<UrgentProfile>,
+}
+
+/// What a drive does for urgent commands (docs/flash.md, "Urgent commands").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UrgentProfile {
+    /// Urgent commands that the drive works on at once, beyond [`Profile::commands`]; 0: they have places of those.
+    pub places: u32,
+    /// They go first: at the host link, for room in the buffer, at planes, dies and buses.
+    pub rank: bool,
+    /// Of each plane's registers, at least 2, one is for their reads; only with `rank`.
+    pub register: bool,
+    /// What has a register of a plane for which one of their reads waits passes the bus before others; only with
+    /// `rank`.
+    pub inherit: bool,
+    /// The percentage of a die's, and of a channel's, time that their reads may have while there are other commands, 1
+    /// to 100 (no limit); less only with `rank`.
+    pub share_percent: u32,
+}
+
+/// A rank, no places, no limit.
+impl Default for UrgentProfile {
+    fn default() -> Self {
+        Self { places: 0, rank: true, register: false, inherit: false, share_percent: 100 }
+    }
 }
 
 /// Blocks of one kind, in each plane.
@@ -183,6 +211,7 @@ impl Default for ArrayProfile {
             overtakes: 16,
             blocks: vec![BlockKind::default()],
             translation: None,
+            urgent: None,
         }
     }
 }
@@ -342,7 +371,8 @@ impl ArrayProfile {
     /// Commands that are in the drive at once, of which it works on so many; one more is taken to see whether it can be
     /// packed.
     pub(crate) fn tickets(&self, commands: u32) -> u32 {
-        if self.packed_writes > 1 { commands * self.packed_writes + 1 } else { commands }
+        let others = if self.packed_writes > 1 { commands * self.packed_writes + 1 } else { commands };
+        others + self.urgent.map_or(0, |urgent| urgent.places)
     }
 
     /// Units that a host sees.
@@ -382,10 +412,23 @@ impl ArrayProfile {
         }
         range("kinds of blocks", self.blocks.len() as u64, 1, KINDS_MAX as u64)?;
         self.blocks.iter().try_for_each(BlockKind::check)?;
+        self.urgent.iter().try_for_each(|urgent| urgent.check(self.registers))?;
         match &self.translation {
             Some(translation) => translation.check(self),
             None => range("kinds of blocks, in place", self.blocks.len() as u64, 1, 1),
         }
+    }
+}
+
+impl UrgentProfile {
+    fn check(&self, registers: u32) -> Result<(), ProfileError> {
+        range("urgent.places", self.places.into(), 0, URGENT_PLACES_MAX.into())?;
+        let least = if self.rank { 1 } else { 100 };
+        range("urgent.share_percent", self.share_percent.into(), least, 100)?;
+        let most = u64::from(self.rank);
+        range("urgent.inherit", self.inherit.into(), 0, most)?;
+        range("urgent.register", self.register.into(), 0, most)?;
+        range("registers, with urgent.register", registers.into(), 1 + u64::from(self.register), 4)
     }
 }
 

@@ -34,7 +34,7 @@ impl<W: Words> Layer<W> {
 
     /// The first map page from `from` on that a command needs.
     fn next_needed(&self, entries: u32, command: &Command, from: u32) -> Option<u32> {
-        let Command { kind, start, bytes } = *command;
+        let Command { kind, start, bytes, .. } = *command;
         let entries = u64::from(entries);
         let is_in_buffer = |unit: u64| self.map[unit as usize] & SLOT != 0;
         let first_of_two = |one: Option<u64>, other: Option<u64>| {
@@ -162,7 +162,7 @@ impl<W: Words> Layer<W> {
             self.counts.map_reads += 1;
             let class = if is_wanted { Class::Host } else { Class::Layer };
             let place = self.geometry.place(place);
-            self.submit_read(array, class, place, (UNIT_BYTES, Owner::MapPage(page)));
+            self.submit_read(array, (class, false), place, (UNIT_BYTES, Owner::MapPage(page)));
         }
         while cache.wants_write_out() && self.write_out(&mut cache, array) {}
         self.map_cache = Some(cache);

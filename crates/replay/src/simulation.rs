@@ -81,12 +81,15 @@ impl Rest {
     /// The next command, within the drive, and what is left behind it.
     fn split(self, capacity: u64) -> Option<(Command, Option<Self>)> {
         if self.kind == Kind::Flush {
-            return Some((Command { kind: Kind::Flush, start: 0, bytes: 0 }, None));
+            return Some((Command { kind: Kind::Flush, start: 0, bytes: 0, urgent: false }, None));
         }
         let start = self.at % capacity;
         let bytes = (self.end - self.at).min(self.longest).min(capacity - start);
         let rest = Self { at: self.at + bytes, ..self };
-        (bytes > 0).then_some((Command { kind: self.kind, start, bytes }, Some(rest).filter(Self::is_some)))
+        (bytes > 0).then_some((
+            Command { kind: self.kind, start, bytes, urgent: false },
+            Some(rest).filter(Self::is_some),
+        ))
     }
 
     fn is_some(&self) -> bool {
@@ -274,7 +277,7 @@ impl Simulation {
     /// Gives the drive what waits, as long as it takes some.
     fn feed(&mut self, time: u64) {
         let arrival_ns = self.trace_time(time);
-        while self.flash.takes()
+        while self.flash.takes(false)
             && let Some((command, behind)) = self.rest.and_then(|rest| rest.split(self.capacity))
         {
             self.rest = behind;

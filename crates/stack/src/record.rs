@@ -1,7 +1,8 @@
 //! What arrives at a drive as lines of a file, and such a file replayed.
 //!
 //! A line is a command: when it arrived and when it was due, in nanoseconds of the device's clock, its queue, its
-//! opcode, and its blocks. The times of all completions follow from the drive and this list.
+//! opcode, its blocks, and whether it was urgent to the drive. The times of all completions follow from the drive and
+//! this list.
 
 use crate::drive;
 use crate::error::StackError;
@@ -15,7 +16,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// The first line.
-const HEADER: &str = "time_ns,queue,opcode,fua,lba,blocks,due_ns";
+const HEADER: &str = "time_ns,queue,opcode,fua,lba,blocks,due_ns,urgent";
+/// The first line of a record from before drives knew urgent commands.
+const HEADER_BEFORE: &str = "time_ns,queue,opcode,fua,lba,blocks,due_ns";
 
 /// Writes what arrives at a controller's drive into a file, until the controller ends.
 pub(crate) fn begin(controller: &Controller, path: &str, lba_bytes: u32) -> Result<(), StackError> {
@@ -74,13 +77,19 @@ fn write_line(file: &mut impl Write, arrival: &Arrival, lba_bytes: u64) -> std::
     let fua = u8::from(command.kind == Kind::Write { fua: true });
     let (lba, blocks) = (command.start / lba_bytes, command.bytes / lba_bytes);
     let due = due_ns.map_or(String::new(), |due| due.to_string());
-    writeln!(file, "{time_ns},{queue},{opcode},{fua},{lba},{blocks},{due}")
+    let urgent = u8::from(command.urgent);
+    writeln!(file, "{time_ns},{queue},{opcode},{fua},{lba},{blocks},{due},{urgent}")
 }
 
 /// A line: when it arrived, what it is, and when it was due, if that came.
 fn read_line(line: &str, lba_bytes: u64) -> Option<(u64, Command, Option<u64>)> {
     let fields: Vec<&str> = line.split(',').collect();
-    let [time, _queue, opcode, fua, lba, blocks, due] = fields[..] else { return None };
+    let (&[time, _queue, opcode, fua, lba, blocks, due], rest) = fields.split_first_chunk()?;
+    let urgent = match rest {
+        [] | ["0"] => false,
+        ["1"] => true,
+        _ => return None,
+    };
     let kind = match (opcode, fua) {
         ("0", "0") => Kind::Flush,
         ("1", "0" | "1") => Kind::Write { fua: fua == "1" },
@@ -89,7 +98,7 @@ fn read_line(line: &str, lba_bytes: u64) -> Option<(u64, Command, Option<u64>)> 
         _ => return None,
     };
     let bytes = |blocks: &str| blocks.parse::<u64>().ok()?.checked_mul(lba_bytes);
-    let command = Command { kind, start: bytes(lba)?, bytes: bytes(blocks)? };
+    let command = Command { kind, start: bytes(lba)?, bytes: bytes(blocks)?, urgent };
     let due = if due.is_empty() { None } else { Some(due.parse().ok()?) };
     Some((time.parse().ok()?, command, due))
 }
@@ -132,7 +141,7 @@ pub fn replay(spec: &VirtualSpec, path: &Path) -> Result<Replayed, StackError> {
         let line = line.map_err(|error| StackError::Record { file: name(), error })?;
         let wrong = |what| StackError::Replay { file: name(), line: number, what };
         if number == 1 {
-            if line != HEADER {
+            if ![HEADER, HEADER_BEFORE].contains(&line.as_str()) {
                 return Err(wrong("the first line of a record is another one"));
             }
             continue;
@@ -170,7 +179,7 @@ impl Replay {
     /// A command arrives; `None` if the drive does not take it.
     fn arrive(&mut self, line: u64, (time, command, due): (u64, &Command, Option<u64>)) -> Option<()> {
         self.advance(time);
-        if !self.flash.takes() {
+        if !self.flash.takes(command.urgent) {
             return None;
         }
         let ticket = self.flash.arrive(time, command);
@@ -215,8 +224,8 @@ mod tests {
             (9, Kind::Deallocate),
         ];
         for (opcode, kind) in kinds {
-            for due_ns in [None, Some(7)] {
-                let command = Command { kind, start: 512, bytes: 4096 };
+            for (due_ns, urgent) in [(None, false), (Some(7), true)] {
+                let command = Command { kind, start: 512, bytes: 4096, urgent };
                 let arrival = Arrival { time_ns: 5, queue: 3, opcode, command, due_ns };
                 let mut line = Vec::new();
                 write_line(&mut line, &arrival, 512).unwrap();
@@ -233,7 +242,7 @@ mod tests {
         let mut commands = 0;
         for seed in 0..20_000 {
             let mut dice = Dice::new(seed);
-            let line = (0..6 + dice.index(3)).map(|_| fields[dice.index(fields.len())]).collect::<Vec<_>>();
+            let line = (0..6 + dice.index(4)).map(|_| fields[dice.index(fields.len())]).collect::<Vec<_>>();
             let line = line.join(",");
             commands += u32::from(read_line(&line, 4096).is_some());
         }

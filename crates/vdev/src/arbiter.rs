@@ -90,14 +90,17 @@ impl Arbiter {
     }
 
     /// Whose turn it is: urgent queues as long as there are any, then the classes by their weights, and within a
-    /// class one queue after the other.
-    pub fn next(&mut self, weights: Weights) -> Option<Turn> {
-        if self.is_empty() {
+    /// class one queue after the other. `takes` says whether there is room for commands of urgent queues, and for
+    /// others'; who has none is passed over.
+    pub fn next(&mut self, weights: Weights, takes: [bool; 2]) -> Option<Turn> {
+        let has_room = |class: usize| takes[usize::from(class != URGENT)];
+        if !(0..CLASSES).any(|class| has_room(class) && !self.ready[class].is_empty()) {
             return None;
         }
         self.credit[URGENT] = u32::MAX;
-        let may =
-            |arbiter: &Self, class: &usize| !arbiter.ready[*class].is_empty() && arbiter.credit[*class] > 0;
+        let may = |arbiter: &Self, &class: &usize| {
+            has_room(class) && !arbiter.ready[class].is_empty() && arbiter.credit[class] > 0
+        };
         let class = match (0..CLASSES).find(|class| may(self, class)) {
             Some(class) => class,
             None => {
@@ -138,7 +141,7 @@ mod tests {
             arbiter.push(queue, class);
         }
         let mut order = Vec::new();
-        while let Some(turn) = arbiter.next(weights) {
+        while let Some(turn) = arbiter.next(weights, [true; 2]) {
             assert_eq!(turn.limit, 1);
             order.push(turn.queue);
             left[usize::from(turn.queue)] -= 1;
@@ -157,13 +160,13 @@ mod tests {
         arbiter.push(9, 2);
         arbiter.push(8, 3);
         let weights = Weights::new(3 | 4 << 16);
-        assert_eq!(arbiter.next(weights), Some(Turn { queue: 9, class: 2, limit: 5 }));
+        assert_eq!(arbiter.next(weights, [true; 2]), Some(Turn { queue: 9, class: 2, limit: 5 }));
         arbiter.took(2, 3);
         arbiter.push(9, 2);
         arbiter.push(7, 2);
         arbiter.remove(7);
         assert!(!arbiter.is_alone());
-        assert_eq!(arbiter.next(weights).map(|turn| turn.limit), Some(2));
+        assert_eq!(arbiter.next(weights, [true; 2]).map(|turn| turn.limit), Some(2));
         assert_eq!(Weights::new(7).burst, u32::MAX);
     }
 

@@ -145,7 +145,7 @@ impl Controller {
         if !arbiter.is_empty() {
             let weights = self.weights();
             for _ in 0..TURNS {
-                let Some(turn) = arbiter.next(weights) else { break };
+                let Some(turn) = arbiter.next(weights, [true; 2]) else { break };
                 let (taken, more) = self.run_turn(turn);
                 arbiter.took(turn.class, taken);
                 if more {

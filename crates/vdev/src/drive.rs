@@ -32,6 +32,8 @@ pub(crate) struct Rung {
 pub(crate) struct Slot {
     /// It completes when it is due. Otherwise it has ended before, and the drive goes on with it for itself.
     pub live: bool,
+    /// It has a place of the urgent ones.
+    pub urgent: bool,
     pub cq: u16,
     /// A fault lets it wait so long after the drive's time; [`crate::time::NEVER`]: for ever.
     pub delay_ns: u64,

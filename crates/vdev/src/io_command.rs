@@ -73,7 +73,7 @@ impl Controller {
                 (Kind::Deallocate, further.pop().unwrap_or(none))
             }
         };
-        Some(Command { kind, start: span.offset, bytes: span.bytes })
+        Some(Command { kind, start: span.offset, bytes: span.bytes, urgent: false })
     }
 
     /// A command of entry `at` of the queue `sq` was fetched; what is recorded of it, if anything is.

@@ -215,8 +215,8 @@ impl Kept {
             }
             Some(done.ticket)
         };
-        while !flash.takes() && advance(flash, &mut recorder).is_some() {}
-        let command = Command { kind: Kind::Flush, start: 0, bytes: 0 };
+        while !flash.takes(false) && advance(flash, &mut recorder).is_some() {}
+        let command = Command { kind: Kind::Flush, start: 0, bytes: 0, urgent: false };
         let flush = flash.arrive(flash.now(), &command);
         if let Some(recorder) = &mut recorder {
             recorder

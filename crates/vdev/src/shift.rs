@@ -209,9 +209,12 @@ impl<'a> Shift<'a> {
 
     /// Lets commands arrive, as many as the drive takes.
     fn fetch(&mut self, time_ns: u64) {
-        while self.state.flash.takes() && !self.state.arbiter.is_empty() {
+        // Only the class "urgent" of weighted round robin is urgent to the drive: else, all queues are in it.
+        let weighted = self.controller.weighted();
+        while !self.state.arbiter.is_empty() {
+            let takes = [weighted, false].map(|urgent| self.state.flash.takes(urgent));
             let weights = if self.state.arbiter.is_alone() { Weights::ALONE } else { self.weights() };
-            let Some(turn) = self.state.arbiter.next(weights) else { return };
+            let Some(turn) = self.state.arbiter.next(weights, takes) else { return };
             let (taken, more) = self.turn(turn, time_ns);
             self.state.arbiter.took(turn.class, taken);
             if more {
@@ -234,7 +237,8 @@ impl<'a> Shift<'a> {
         let Some(index) = queues.sqs.iter().position(|sq| sq.id == turn.queue) else { return (0, false) };
         let mut taken = 0;
         let mut posted = false;
-        while taken < turn.limit && state.flash.takes() && controller.may_fetch(cq, queues) {
+        let urgent = turn.class == URGENT && controller.weighted();
+        while taken < turn.limit && state.flash.takes(urgent) && controller.may_fetch(cq, queues) {
             let Queues { sqs, view, .. } = queues;
             let at = sqs[index].head;
             let entry = match sqs[index].fetch(view) {
@@ -246,7 +250,8 @@ impl<'a> Shift<'a> {
                 }
             };
             taken += 1;
-            posted |= controller.arrive((&mut *state, queues), (cq, turn.queue, at), &entry, time_ns);
+            posted |=
+                controller.arrive((&mut *state, queues), (cq, turn.queue, at), (&entry, urgent), time_ns);
         }
         let sq = &queues.sqs[index];
         let more = taken > 0 && sq.head != sq.tail;
@@ -337,7 +342,7 @@ impl Controller {
         &self,
         (state, queues): (&mut DriveState, &mut Queues),
         (cq, sq_id, at): (usize, u16, u16),
-        entry: &SubmissionEntry,
+        (entry, urgent): (&SubmissionEntry, bool),
         time_ns: u64,
     ) -> bool {
         let armed = self.config.faults.armed();
@@ -353,7 +358,8 @@ impl Controller {
         let lost = verdict.dropped.is_some() || verdict.ends.is_some();
         let delay_ns = if lost { NEVER } else { verdict.delay_ns };
         let executed = verdict.dropped == Some(true);
-        let mut slot = Slot { live: true, cq: cq as u16, delay_ns, executed, command, further: Vec::new() };
+        let (cq_id, further) = (cq as u16, Vec::new());
+        let mut slot = Slot { live: true, urgent, cq: cq_id, delay_ns, executed, command, further };
         let Some(wanted) = self.drive_command(&queues.view, entry, &mut slot.further) else {
             if delay_ns > 0 {
                 self.hold_back(cq, queues, &slot, time_ns);
@@ -366,7 +372,7 @@ impl Controller {
             // Its data is on its way to the processor when it is due.
             self.media.foresee(wanted.start, (wanted.bytes as usize).min(FORESEEN_BYTES));
         }
-        state.arrive(time_ns, wanted, slot);
+        state.arrive(time_ns, Command { urgent, ..wanted }, slot);
         self.end_by(&verdict);
         false
     }
@@ -419,7 +425,8 @@ impl DriveState {
         let slot = Slot { further, command: done_slot.command.clone(), ..*done_slot };
         // The next one may have another ticket.
         done_slot.live = false;
-        let wanted = Command { kind: Kind::Deallocate, start: span.offset, bytes: span.bytes };
+        let Slot { urgent, .. } = slot;
+        let wanted = Command { kind: Kind::Deallocate, start: span.offset, bytes: span.bytes, urgent };
         self.arrive(done.time, wanted, slot);
     }
 

@@ -10,7 +10,10 @@ fn planes_that_work_are_counted_while_they_work_and_no_longer() {
     let (read_ns, program_ns) = (array.blocks[0].read_ns[0], array.blocks[0].program_ns[0]);
     let mut flash = Flash::new(&Profile { commands: 8, medium: Medium::Array(Box::new(array)) }).unwrap();
     let mut run = |kind, time, unit: u64, units: u64| {
-        let _ = flash.arrive(time, &Command { kind, start: unit * UNIT_BYTES, bytes: units * UNIT_BYTES });
+        let _ = flash.arrive(
+            time,
+            &Command { kind, start: unit * UNIT_BYTES, bytes: units * UNIT_BYTES, urgent: false },
+        );
         while flash.advance(u64::MAX).is_some() {}
         flash.activity()
     };

@@ -46,7 +46,7 @@ fn in_place(array: &ArrayProfile) -> ArrayProfile {
 }
 
 fn command(kind: Kind, unit: u64, units: u64) -> Command {
-    Command { kind, start: unit * UNIT_BYTES, bytes: units * UNIT_BYTES }
+    Command { kind, start: unit * UNIT_BYTES, bytes: units * UNIT_BYTES, urgent: false }
 }
 
 const WRITE: Kind = Kind::Write { fua: false };
@@ -114,7 +114,8 @@ fn one_command_alone_takes_the_sum_of_its_path() {
             // Look, read, bus, link.
             assert_eq!(alone(&mut flash, command(Kind::Read, unit, 1)), 1_500 + READ_NS + 12_000 + sent);
             // Half of it: the cells take as long, bus and link half.
-            let half = Command { kind: Kind::Read, start: unit * UNIT_BYTES, bytes: UNIT_BYTES / 2 };
+            let half =
+                Command { kind: Kind::Read, start: unit * UNIT_BYTES, bytes: UNIT_BYTES / 2, urgent: false };
             assert_eq!(alone(&mut flash, half), 1_500 + READ_NS + 6_000 + sent / 2);
             // A write is in memory; with FUA it is on its way to the cells, too.
             assert_eq!(alone(&mut flash, command(WRITE, unit, 1)), 1_500 + received);
@@ -139,7 +140,7 @@ fn the_largest_transfer_fits_in_the_smallest_buffer() {
     array.translation.iter_mut().for_each(|layer| layer.buffer_bytes = 2 << 20);
     let mut flash = drive(&array);
     for start in [0, 512, UNIT_BYTES - 512] {
-        alone(&mut flash, Command { kind: WRITE, start, bytes: 2 << 20 });
+        alone(&mut flash, Command { kind: WRITE, start, bytes: 2 << 20, urgent: false });
     }
 }
 
@@ -317,7 +318,7 @@ fn word_lines_and_the_host_link() {
 #[test]
 fn a_fixed_medium_is_its_latency_and_its_link() {
     let fixed = FixedProfile { read_ns: 8_000, write_ns: 5_000, link: Rate::per_second(20_000_000_000) };
-    let sector = |kind| Command { kind, start: 0, bytes: 512 };
+    let sector = |kind| Command { kind, start: 0, bytes: 512, urgent: false };
     let mut flash = Flash::new(&Profile::fixed(fixed)).unwrap();
     // 25.6 ns of the link, rounded up.
     assert_eq!(alone(&mut flash, sector(Kind::Read)), 8_026);
@@ -389,14 +390,18 @@ fn writes_that_wait_are_one_command_of_a_drive_that_packs_them() {
     (array.channels, array.chips, array.dies, array.planes, array.packed_writes) = (2, 1, 1, 1, 3);
     array.capacity_bytes = 40 * UNIT_BYTES;
     array.translation = Some(TranslationProfile { buffer_bytes: 0, ..translation() });
-    let write =
-        |unit: u64| Command { kind: Kind::Write { fua: false }, start: unit * UNIT_BYTES, bytes: UNIT_BYTES };
+    let write = |unit: u64| Command {
+        kind: Kind::Write { fua: false },
+        start: unit * UNIT_BYTES,
+        bytes: UNIT_BYTES,
+        urgent: false,
+    };
     let times = |array: &ArrayProfile| {
         let mut flash =
             Flash::new(&Profile { commands: 1, medium: Medium::Array(Box::new(array.clone())) }).unwrap();
         let (mut times, mut sent) = (Vec::new(), 0);
         while times.len() < 6 {
-            while sent < 6 && flash.takes() {
+            while sent < 6 && flash.takes(false) {
                 let _ = flash.arrive(flash.now(), &write(sent));
                 sent += 1;
             }

@@ -37,7 +37,7 @@ impl Drive {
     /// How long a command takes alone, and what the layer did meanwhile.
     fn run(&mut self, kind: Kind, start: u64, bytes: u64) -> (u64, Counts) {
         let (before, begin) = (self.0.counts(), self.0.now());
-        let _ = self.0.arrive(begin, &Command { kind, start, bytes });
+        let _ = self.0.arrive(begin, &Command { kind, start, bytes, urgent: false });
         let done = self.0.advance(u64::MAX).expect("it completes");
         assert!(!done.refused);
         (done.time - begin, self.0.counts().since(before))

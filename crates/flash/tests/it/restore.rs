@@ -16,7 +16,7 @@ fn command(dice: &mut Dice, units: u64) -> Command {
         3 => Kind::Write { fua: true },
         _ => Kind::Write { fua: false },
     };
-    Command { kind, start: start * UNIT_BYTES, bytes: count * UNIT_BYTES }
+    Command { kind, start: start * UNIT_BYTES, bytes: count * UNIT_BYTES, urgent: false }
 }
 
 /// The entry of a unit that is nowhere.
@@ -32,7 +32,7 @@ fn whole_map(flash: &Flash) -> Vec<u32> {
 fn run(flash: &mut Flash, dice: &mut Dice, units: u64, events: u64) {
     let mut now = flash.now();
     for _ in 0..events {
-        if flash.takes() && dice.roll(3) > 0 {
+        if flash.takes(false) && dice.roll(3) > 0 {
             flash.arrive(now, &command(dice, units));
         } else {
             let due = flash.next_due().min(now + 10_000_000);

@@ -24,10 +24,10 @@ fn each(flash: &mut Flash, commands: impl Iterator<Item = Command>) -> Option<Co
 }
 
 fn write(unit: u64) -> Command {
-    Command { kind: Kind::Write { fua: false }, start: unit * UNIT_BYTES, bytes: UNIT_BYTES }
+    Command { kind: Kind::Write { fua: false }, start: unit * UNIT_BYTES, bytes: UNIT_BYTES, urgent: false }
 }
 
-const FLUSH: Command = Command { kind: Kind::Flush, start: 0, bytes: 0 };
+const FLUSH: Command = Command { kind: Kind::Flush, start: 0, bytes: 0, urgent: false };
 
 /// Write amplification of so many random writes.
 fn amplification(flash: &mut Flash, dice: &mut Dice, units: u64, writes: u64) -> f64 {
@@ -85,7 +85,7 @@ fn a_drive_whose_spare_blocks_are_worn_out_refuses_writes_and_loses_nothing() {
         assert_eq!(nowhere, 0, "each unit was written, and is somewhere");
         let refused = each(&mut flash, [write(0)].into_iter()).unwrap();
         assert!(refused.refused);
-        let read = Command { kind: Kind::Read, start: 0, bytes: 64 * UNIT_BYTES };
+        let read = Command { kind: Kind::Read, start: 0, bytes: 64 * UNIT_BYTES, urgent: false };
         assert!(!each(&mut flash, [read].into_iter()).unwrap().refused, "reads go on");
         let erases: Vec<u32> = flash.block_words().chunks(2).map(|block| block[0]).collect();
         let (least, most) = (erases.iter().min().unwrap(), erases.iter().max().unwrap());

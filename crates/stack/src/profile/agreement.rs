@@ -1,6 +1,6 @@
 //! Keys of a profile that do not agree with each other.
 
-use super::document::{Block, Document, InPlace, Translation, Wear};
+use super::document::{Block, Document, InPlace, Translation, Urgent, Wear};
 use super::fault::ProfileFault;
 use super::span::Text;
 use nvmed_flash::UNIT_BYTES;
@@ -46,6 +46,9 @@ pub(crate) fn check(document: &Document, text: &Text<'_>) -> Result<(), ProfileF
             "a drive never sleeps without `low_power_ms`; give it",
         ));
     }
+    if let Some(urgent) = &document.urgent {
+        check_urgent(urgent, geometry.registers_per_plane.0, text)?;
+    }
     if let Some(in_place) = &document.in_place {
         check_in_place(document, in_place, text)?;
     }
@@ -69,6 +72,24 @@ fn check_in_place(document: &Document, in_place: &InPlace, text: &Text<'_>) -> R
         }
     }
     whole_units("in_place", 0, in_place.page_kib.0, text)
+}
+
+fn check_urgent(urgent: &Urgent, registers: u32, text: &Text<'_>) -> Result<(), ProfileFault> {
+    let wrong = |key, what: &str| Err(text.wrong("urgent", 0, key, what));
+    if urgent.register && registers < 2 {
+        return wrong(
+            "register",
+            "a plane has one register only; give 2 `registers_per_plane`, or leave it out",
+        );
+    }
+    let shares = urgent.share_percent.is_some_and(|share| share.0 < 100);
+    let ranks = [("register", urgent.register), ("inherit", urgent.inherit), ("share_percent", shares)];
+    match ranks.into_iter().find(|(_, is_said)| *is_said && !urgent.rank) {
+        Some((key, _)) => {
+            wrong(key, "urgent commands have no rank without `rank = true`; give it, or leave this out")
+        }
+        None => Ok(()),
+    }
 }
 
 fn whole_units(section: &str, number: usize, page_kib: u32, text: &Text<'_>) -> Result<(), ProfileFault> {

@@ -1,13 +1,14 @@
 //! A profile's text becomes the template of a drive: what its keys say together.
 
 use super::agreement;
-use super::document::{Block, Document, InPlace, Translation, Victim, Wear};
+use super::document::{Block, Document, InPlace, Translation, Urgent, Victim, Wear};
 use super::fault::ProfileFault;
 use super::number::{MegabytesPerSecond, Microseconds};
 use super::size::{Size, fixed_bytes};
 use super::span::Text;
 use nvmed_flash::{
     ArrayProfile, BlockKind, MapCacheProfile, Medium, Profile, Rate, TranslationProfile, UNIT_BYTES,
+    UrgentProfile,
 };
 
 const KIB: u64 = 1 << 10;
@@ -130,6 +131,17 @@ fn template(document: &Document) -> ArrayProfile {
         overtakes: controller.overtakes.0,
         blocks,
         translation: document.translation.as_ref().map(translation),
+        urgent: document.urgent.as_ref().map(urgent),
+    }
+}
+
+fn urgent(said: &Urgent) -> UrgentProfile {
+    UrgentProfile {
+        places: said.places.map_or(0, |places| places.0),
+        rank: said.rank,
+        register: said.register,
+        inherit: said.inherit,
+        share_percent: said.share_percent.map_or(100, |share| share.0),
     }
 }
 

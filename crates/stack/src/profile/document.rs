@@ -19,6 +19,24 @@ pub(crate) struct Document {
     #[serde(default, rename = "block")]
     pub blocks: Vec<Block>,
     pub translation: Option<Translation>,
+    pub urgent: Option<Urgent>,
+}
+
+/// What urgent commands have of the drive.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Urgent {
+    /// Beyond `commands`.
+    pub places: Option<Whole<0, { nvmed_flash::URGENT_PLACES_MAX }>>,
+    #[serde(default)]
+    pub rank: bool,
+    /// Of each plane's, one.
+    #[serde(default)]
+    pub register: bool,
+    #[serde(default)]
+    pub inherit: bool,
+    /// Absent, no limit.
+    pub share_percent: Option<Whole<1, 100>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -90,7 +90,12 @@ fn pace(flash: &mut Flash, depth: u32, count: u64, mut next: impl FnMut() -> Com
 }
 
 fn command(is_read: bool, start: u64, bytes: u64) -> Command {
-    Command { kind: if is_read { Kind::Read } else { Kind::Write { fua: false } }, start, bytes }
+    Command {
+        kind: if is_read { Kind::Read } else { Kind::Write { fua: false } },
+        start,
+        bytes,
+        urgent: false,
+    }
 }
 
 /// A drive on which all until `span` was written, by commands of `bytes`.
@@ -101,7 +106,7 @@ fn written(drive: &Profile, span: u64, bytes: u64) -> Flash {
         at += bytes;
         command(false, at - bytes, bytes)
     });
-    pace(&mut flash, 1, 1, || Command { kind: Kind::Flush, start: 0, bytes: 0 });
+    pace(&mut flash, 1, 1, || Command { kind: Kind::Flush, start: 0, bytes: 0, urgent: false });
     flash
 }
 
@@ -285,7 +290,7 @@ const LINES: &[(&str, &str, &str)] = &[
         "[translation]",
         "[transl]",
         "d.toml:39: `transl`: unknown field `transl`, expected one of `profile`, `geometry`, `bus`, `link`, \
-         `controller`, `in_place`, `block`, `translation`",
+         `controller`, `in_place`, `block`, `translation`, `urgent`",
     ),
     (
         "gc_idle_blocks = 6 ",
@@ -343,6 +348,23 @@ const LINES: &[(&str, &str, &str)] = &[
         "seed = 1",
         "seed = 1\nmap_cache_bytes = 4000",
         "d.toml:50: `translation.map_cache_bytes`: 4000 is not a whole number from 4096 to 4294967295",
+    ),
+    (
+        "registers_per_plane = 2 ",
+        "registers_per_plane = 1\n[urgent]\nrank = true\nregister = true #",
+        "d.toml:17: `urgent.register`: a plane has one register only; give 2 `registers_per_plane`, or leave it out",
+    ),
+    (
+        "seed = 1",
+        "seed = 1\n[urgent]\nplaces = 4\nshare_percent = 10",
+        "d.toml:52: `urgent.share_percent`: urgent commands have no rank without `rank = true`; give it, or leave this \
+         out",
+    ),
+    (
+        "seed = 1",
+        "seed = 1\n[urgent]\nshares = 10",
+        "d.toml:51: `urgent.shares`: unknown field `shares`, expected one of `places`, `rank`, `register`, `inherit`, \
+         `share_percent`",
     ),
     (
         "seed = 1",

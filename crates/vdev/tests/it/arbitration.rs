@@ -2,7 +2,7 @@
 
 use crate::host::Host;
 use nvmed_dma::{Transport, Waited};
-use nvmed_flash::{FixedProfile, Profile};
+use nvmed_flash::{ArrayProfile, BlockKind, FixedProfile, Medium, Profile, UrgentProfile};
 use nvmed_nvme::{SubmissionEntry, register};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::QueueId;
@@ -170,6 +170,44 @@ fn a_drive_takes_commands_in_the_order_of_the_arbiter_without_a_thread_too() {
         let in_turn = [13, 12, 11, 10].repeat(14);
         assert_eq!(classes.wait(56), if weighted { expected() } else { in_turn }, "weighted: {weighted}");
     }
+}
+
+/// Reads of one page of a drive that works on two commands at once, each for a millisecond: five of queue 14, and when
+/// two of them are in the drive, three of queue 10, whose class is urgent. The order of their completions.
+fn order_of_reads(weighted: bool, urgent: Option<UrgentProfile>) -> Vec<u16> {
+    let block = BlockKind { per_plane: 1, pages: 1, read_ns: vec![1_000_000], ..BlockKind::default() };
+    let array =
+        ArrayProfile { capacity_bytes: 1 << 20, blocks: vec![block], urgent, ..ArrayProfile::default() };
+    let drive = Some(Profile { commands: 2, medium: Medium::Array(Box::new(array)) });
+    let config = ControllerConfig { clock: Clock::Virtual, drive, ..ControllerConfig::default() };
+    let mut classes = Classes::new(enabled(config, weighted));
+    for (queue, count) in [(14, 5), (10, 3)] {
+        let read = SubmissionEntry {
+            opcode: 2,
+            nsid: 1,
+            cid: queue,
+            prp1: classes.base + 0x8000,
+            ..Default::default()
+        };
+        for slot in 0..count {
+            classes.memory.write(submission_queue(queue) + 64 * slot, read.as_bytes());
+        }
+        classes.ring(queue, count as u32);
+    }
+    classes.wait(8)
+}
+
+#[test]
+fn what_is_urgent_has_places_in_the_drive_and_goes_first_there() {
+    let urgent = UrgentProfile { places: 2, ..UrgentProfile::default() };
+    assert_eq!(order_of_reads(true, Some(urgent)), [14, 10, 10, 10, 14, 14, 14, 14]);
+    // Places alone: it is in the drive, and waits there for what came before.
+    let placed = UrgentProfile { rank: false, ..urgent };
+    assert_eq!(order_of_reads(true, Some(placed)), [14, 14, 10, 10, 14, 14, 10, 14]);
+    // A rank alone: it waits for a place.
+    assert_eq!(order_of_reads(true, Some(UrgentProfile::default())), [14, 14, 10, 10, 10, 14, 14, 14]);
+    assert_eq!(order_of_reads(true, None), [14, 14, 10, 10, 10, 14, 14, 14]);
+    assert_eq!(order_of_reads(false, Some(urgent)), [14, 14, 14, 10, 14, 10, 14, 10]);
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn write(flash: &mut Flash, dice: &mut Dice) {
         let count = 1 + dice.roll(16);
         let start = dice.roll(UNITS - count) * UNIT_BYTES;
         let kind = if dice.roll(20) == 0 { Kind::Deallocate } else { Kind::Write { fua: false } };
-        flash.arrive(flash.now(), &Command { kind, start, bytes: count * UNIT_BYTES });
+        flash.arrive(flash.now(), &Command { kind, start, bytes: count * UNIT_BYTES, urgent: false });
         while flash.advance(u64::MAX).is_some() {}
     }
 }

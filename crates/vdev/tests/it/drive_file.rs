@@ -102,7 +102,7 @@ pub(crate) fn use_drive(flash: &mut Flash, dice: &mut Dice, commands: u64) {
             1 => Kind::Deallocate,
             _ => Kind::Write { fua: false },
         };
-        flash.arrive(flash.now(), &Command { kind, start: start * UNIT_BYTES, bytes });
+        flash.arrive(flash.now(), &Command { kind, start: start * UNIT_BYTES, bytes, urgent: false });
         while flash.advance(u64::MAX).is_some() {}
     }
 }
@@ -193,7 +193,10 @@ fn what_was_behind_a_torn_group_does_not_come_back() {
     let (mut file, mut flash) = make(&image, &media);
     let write = |flash: &mut Flash, unit: u64| {
         let start = unit * UNIT_BYTES;
-        flash.arrive(flash.now(), &Command { kind: Kind::Write { fua: true }, start, bytes: UNIT_BYTES });
+        flash.arrive(
+            flash.now(),
+            &Command { kind: Kind::Write { fua: true }, start, bytes: UNIT_BYTES, urgent: false },
+        );
         while flash.advance(u64::MAX).is_some() {}
     };
     let mut torn_at = 0;

@@ -3,7 +3,7 @@
 use crate::drives::Dice;
 use nvmed_flash::{
     ArrayProfile, BlockKind, Command, Flash, Kind, MapCacheProfile, Medium, Profile, ProfileError, Rate,
-    TranslationProfile, UNIT_BYTES, Victim, Wear,
+    TranslationProfile, UNIT_BYTES, UrgentProfile, Victim, Wear,
 };
 
 /// What a seed stands for.
@@ -79,6 +79,17 @@ fn translation(dice: &mut Dice) -> TranslationProfile {
     }
 }
 
+fn urgent(dice: &mut Dice, registers: u32) -> UrgentProfile {
+    let rank = !dice.one_in(4);
+    UrgentProfile {
+        places: dice.of(&[0, 1, 3]),
+        rank,
+        register: rank && registers > 1 && dice.one_in(2),
+        inherit: rank && dice.one_in(2),
+        share_percent: if rank { dice.of(&[1, 10, 33, 100]) } else { 100 },
+    }
+}
+
 fn array(dice: &mut Dice) -> ArrayProfile {
     let is_in_place = dice.one_in(6);
     let blocks = if !is_in_place && dice.one_in(3) {
@@ -108,7 +119,13 @@ fn array(dice: &mut Dice) -> ArrayProfile {
         overtakes: dice.of(&[1, 2, 3, 16]),
         blocks,
         translation: (!is_in_place).then(|| translation(dice)),
+        urgent: None,
     };
+    array.urgent = dice.one_in(2).then(|| urgent(dice, array.registers));
+    if array.urgent.is_some_and(|urgent| urgent.share_percent < 100) {
+        // Reads that take so long that a few of them are more than an account holds.
+        array.blocks.iter_mut().for_each(|kind| kind.read_ns = times(dice, 400_000));
+    }
     loop {
         array.channels = dice.between(1, 3) as u32;
         array.chips = dice.between(1, 2) as u32;
@@ -151,6 +168,7 @@ struct Mix {
     fua: u64,
     partial: u64,
     units_max: u64,
+    urgent: u64,
     /// Units that most commands are about.
     hot: u64,
 }
@@ -164,6 +182,7 @@ impl Mix {
             deallocates: dice.of(&[0, 0, 1, 2]),
             fua: dice.of(&[0, 1, 5]),
             partial: dice.of(&[0, 1, 5]),
+            urgent: dice.of(&[0, 1, 1, 5]),
             units_max: dice.of(&[1, 4, 8, 40, 250]),
             hot: dice.of(&[units, units, units.div_ceil(4), 3]).min(units),
         }
@@ -189,7 +208,7 @@ impl Mix {
         if kind == Kind::Flush {
             (start, bytes) = (0, 0);
         }
-        Command { kind, start, bytes }
+        Command { kind, start, bytes, urgent: dice.roll(10) < self.urgent }
     }
 }
 
@@ -202,7 +221,10 @@ fn load(dice: &mut Dice, array: &ArrayProfile) -> Vec<(u64, Command)> {
         while first < units {
             let count = dice.between(1, 64).min(units - first);
             let kind = Kind::Write { fua: false };
-            load.push((time, Command { kind, start: first * UNIT_BYTES, bytes: count * UNIT_BYTES }));
+            load.push((
+                time,
+                Command { kind, start: first * UNIT_BYTES, bytes: count * UNIT_BYTES, urgent: false },
+            ));
             first += count;
         }
     }

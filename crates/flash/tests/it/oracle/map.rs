@@ -154,7 +154,7 @@ impl Naive<'_> {
     }
 
     /// Whether a command needs a map page.
-    fn needs(&self, Command { kind, start, bytes }: Command, page: u64) -> bool {
+    fn needs(&self, Command { kind, start, bytes, .. }: Command, page: u64) -> bool {
         let entries = self.map.as_ref().map_or(1, |map| map.entries);
         let of_page = page * entries..((page + 1) * entries).min(self.profile.logical_units());
         let end = start + bytes;
@@ -252,7 +252,7 @@ impl Naive<'_> {
                 None => self.map_page_came(page),
                 Some(&(place, _)) => {
                     self.counts[MAP_READS] += 1;
-                    self.read_page(place, is_wanted, UNIT_BYTES, Owner::MapPage(page));
+                    self.read_page(place, (is_wanted, false), UNIT_BYTES, Owner::MapPage(page));
                 }
             }
         }

@@ -37,6 +37,8 @@ pub enum Stage {
 pub struct Op {
     pub act: Act,
     is_host: bool,
+    /// It goes before all that are not.
+    is_urgent: bool,
     pub place: Place,
     pub owner: Owner,
     pub bytes: u64,
@@ -48,7 +50,11 @@ pub struct Op {
 
 impl Op {
     pub fn new(act: Act, is_host: bool, place: Place, owner: Owner, bytes: u64, ns: u64) -> Self {
-        Self { act, is_host, place, owner, bytes, ns, stage: Stage::Waits, age: 0 }
+        Self { act, is_host, is_urgent: false, place, owner, bytes, ns, stage: Stage::Waits, age: 0 }
+    }
+
+    pub fn urgent(self, is_urgent: bool) -> Self {
+        Self { is_urgent, ..self }
     }
 }
 
@@ -62,6 +68,8 @@ pub struct Medium {
     at_planes: Vec<u32>,
     at_channels: Vec<u32>,
     at_dies: Vec<u32>,
+    /// Urgent operations that got a register: when, their die and channel, and their times there.
+    charges: Vec<(u64, [usize; 2], [u64; 2])>,
 }
 
 impl Medium {
@@ -77,6 +85,7 @@ impl Medium {
             at_planes: vec![0; planes],
             at_channels: vec![0; channels],
             at_dies: vec![0; dies],
+            charges: Vec::new(),
         }
     }
 
@@ -153,14 +162,79 @@ impl Naive<'_> {
         self.profile.registers as usize - self.medium.ops.iter().filter(has_one).count()
     }
 
-    fn admit(&mut self, plane: usize) -> bool {
+    /// Of an account of urgent operations, a die's (0) or a channel's (1), its hundredths of a nanosecond.
+    fn account(&self, which: usize, number: usize, share: u64) -> u64 {
+        let (mut parts, mut at) = (0_u64, 0);
+        let settle = |parts: u64, since: u64, time: u64| parts.saturating_sub(share * (time - since));
+        for (time, numbers, ns) in &self.medium.charges {
+            if numbers[which] == number {
+                (parts, at) = (settle(parts, at, *time) + 100 * ns[which], *time);
+            }
+        }
+        settle(parts, at, self.now)
+    }
+
+    /// Until when urgent operations of a plane wait, since their kind had too much time.
+    fn held_back(&self, plane: usize) -> Option<u64> {
+        let share = u64::from(self.profile.urgent?.share_percent);
+        if share == 100 || !self.has_other_commands() {
+            return None;
+        }
+        let programs = self.profile.blocks.iter().flat_map(|kind| &kind.program_ns);
+        let limit = 100 * programs.copied().max().unwrap_or(0).max(1_000_000);
+        let numbers = [plane % self.medium.dies, plane % self.medium.channels];
+        let accounts = [0, 1].map(|which| self.account(which, numbers[which], share));
+        let most = accounts.into_iter().max().filter(|&most| most >= limit)?;
+        Some(self.now + (most - limit) / share + 1)
+    }
+
+    /// Gives registers of a plane to urgent operations.
+    fn admit_urgent(&mut self, plane: usize) -> bool {
         let mut has_begun = false;
         while self.free_registers(plane) > 0 {
+            let waits = |op: &Op| op.is_urgent && op.place.plane == plane && op.stage == Stage::Waits;
+            let Some(at) = self.medium.oldest(waits) else { break };
+            if let Some(time) = self.held_back(plane) {
+                let resource = CHANNELS + self.medium.channels + self.medium.dies;
+                if !self.events.iter().any(|event| (event.time, event.resource) == (time, resource)) {
+                    self.events.push(Event { time, resource, command: 0 });
+                }
+                break;
+            }
+            let numbers = [plane % self.medium.dies, plane % self.medium.channels];
+            let op = self.medium.ops[at];
+            let passing = Self::bus_time(self.profile, &op);
+            self.medium.charges.push((self.now, numbers, [op.ns, passing]));
+            self.medium.joins(at, Stage::Ready);
+            has_begun = true;
+        }
+        has_begun
+    }
+
+    fn bus_time(profile: &ArrayProfile, op: &Op) -> u64 {
+        let rate = if op.act == Act::Read { profile.bus_out } else { profile.bus_in };
+        match rate.is_unlimited() {
+            true => 0,
+            false => (u128::from(op.bytes) * u128::from(rate.ns)).div_ceil(u128::from(rate.bytes)) as u64,
+        }
+    }
+
+    /// Registers of a plane that only urgent operations may have.
+    fn kept(&self, plane: usize) -> usize {
+        let is_kept = self.profile.urgent.is_some_and(|urgent| urgent.register);
+        let has_one = |op: &Op| op.is_urgent && op.place.plane == plane && op.stage != Stage::Waits;
+        usize::from(is_kept && !self.medium.any(has_one))
+    }
+
+    fn admit(&mut self, plane: usize) -> bool {
+        let mut has_begun = self.admit_urgent(plane);
+        while self.free_registers(plane) > self.kept(plane) {
             let medium = &mut self.medium;
             let ranks = [(Act::Read, true), (Act::Read, false), (Act::Program, true), (Act::Program, false)];
             let queues = ranks.map(|rank| {
                 medium.oldest(|op| {
-                    op.place.plane == plane && op.stage == Stage::Waits && (op.act, op.is_host) == rank
+                    let is_here = op.place.plane == plane && op.stage == Stage::Waits;
+                    is_here && (op.act, op.is_host) == rank && !op.is_urgent
                 })
             });
             let choice = medium.choice(&queues, medium.at_planes[plane], self.profile.overtakes);
@@ -180,20 +254,31 @@ impl Naive<'_> {
         if medium.any(|op| is_here(op) && op.stage == Stage::Passes) {
             return false;
         }
-        let queues = [true, false].map(|is_host| {
-            medium.oldest(|op| is_here(op) && op.stage == Stage::WaitsForBus && op.is_host == is_host)
-        });
-        let choice = medium.choice(&queues, medium.at_channels[channel], self.profile.overtakes);
-        let Some((rank, overtaken)) = choice else { return false };
-        medium.at_channels[channel] = overtaken;
-        let op = &mut medium.ops[queues[rank].expect("the choice waits")];
-        op.stage = Stage::Passes;
-        let rate = if op.act == Act::Read { self.profile.bus_out } else { self.profile.bus_in };
-        let ns = if rate.is_unlimited() {
-            0
-        } else {
-            (u128::from(op.bytes) * u128::from(rate.ns)).div_ceil(u128::from(rate.bytes)) as u64
+        let waits = |op: &Op| is_here(op) && op.stage == Stage::WaitsForBus;
+        let queues = [true, false]
+            .map(|is_host| medium.oldest(|op| waits(op) && op.is_host == is_host && !op.is_urgent));
+        let inherits = self.profile.urgent.is_some_and(|urgent| urgent.inherit);
+        let is_awaited = |plane: usize| {
+            inherits && medium.any(|op| op.is_urgent && op.place.plane == plane && op.stage == Stage::Waits)
         };
+        let first = medium.oldest(|op| waits(op) && op.is_urgent).or_else(|| {
+            let mut classes = [true, false].into_iter();
+            classes.find_map(|is_host| {
+                medium.oldest(|op| waits(op) && op.is_host == is_host && is_awaited(op.place.plane))
+            })
+        });
+        let at = match first {
+            Some(at) => at,
+            None => {
+                let choice = medium.choice(&queues, medium.at_channels[channel], self.profile.overtakes);
+                let Some((rank, overtaken)) = choice else { return false };
+                medium.at_channels[channel] = overtaken;
+                queues[rank].expect("the choice waits")
+            }
+        };
+        let op = &mut medium.ops[at];
+        op.stage = Stage::Passes;
+        let ns = Self::bus_time(self.profile, op);
         self.events.push(Event { time: self.now + ns, resource: CHANNELS + channel, command: 0 });
         true
     }
@@ -207,9 +292,12 @@ impl Naive<'_> {
         match act {
             Act::Read => {
                 !has(Act::Read, &[Stage::Ready])
-                    && has(Act::Read, &[Stage::Waits])
+                    && self.medium.any(|op| {
+                        let is_here = op.place.plane == plane && op.stage == Stage::Waits;
+                        is_here && op.act == Act::Read && !op.is_urgent
+                    })
                     && has(Act::Read, &on_bus)
-                    && self.free_registers(plane) == 0
+                    && self.free_registers(plane) <= self.kept(plane)
             }
             Act::Program => !has(Act::Program, &[Stage::Ready]) && has(Act::Program, &on_bus),
             Act::Erase => false,
@@ -222,6 +310,10 @@ impl Naive<'_> {
         if medium.any(|op| is_here(op) && op.stage == Stage::Runs) {
             return false;
         }
+        if medium.any(|op| is_here(op) && op.stage == Stage::Ready && op.is_urgent) {
+            self.run_die(die, Act::Read);
+            return true;
+        }
         let acts = [Act::Read, Act::Program, Act::Erase];
         let queues =
             acts.map(|act| medium.oldest(|op| is_here(op) && op.stage == Stage::Ready && op.act == act));
@@ -231,12 +323,19 @@ impl Naive<'_> {
         if planes.iter().any(|&plane| self.comes_soon(acts[rank], plane)) {
             return false;
         }
+        self.medium.at_dies[die] = overtaken;
+        self.run_die(die, acts[rank]);
+        true
+    }
+
+    /// A die begins what is ready in its planes, of each an urgent operation first.
+    fn run_die(&mut self, die: usize, act: Act) {
         let medium = &mut self.medium;
-        medium.at_dies[die] = overtaken;
         let mut times = Vec::new();
-        for plane in planes {
-            let is_so = |op: &Op| op.place.plane == plane && op.stage == Stage::Ready && op.act == acts[rank];
-            if let Some(at) = medium.oldest(is_so) {
+        for plane in (die..medium.planes).step_by(medium.dies) {
+            let is_so = |op: &Op| op.place.plane == plane && op.stage == Stage::Ready && op.act == act;
+            let first = medium.oldest(|op| is_so(op) && op.is_urgent).or_else(|| medium.oldest(is_so));
+            if let Some(at) = first {
                 medium.ops[at].stage = Stage::Runs;
                 times.push(medium.ops[at].ns);
             }
@@ -245,6 +344,5 @@ impl Naive<'_> {
         let ns = longest + (times.len() as u64 - 1) * self.profile.multi_plane_ns;
         let resource = CHANNELS + medium.channels + die;
         self.events.push(Event { time: self.now + ns, resource, command: 0 });
-        true
     }
 }

@@ -96,13 +96,13 @@ fn model(profile: &Profile, load: &[(u64, Command)], asks: &mut dyn Asks) -> Ans
     for (number, &(time, command)) in load.iter().enumerate() {
         at = time.max(at);
         asks.before(&mut flash, at, &mut |completion| done(&mut under_way, completion));
-        while !flash.takes() {
+        while !flash.takes(command.urgent) {
             // A completion before the arrival has made room already; a later one lets it arrive.
             let Some(completion) = flash.advance(u64::MAX) else { break };
             at = at.max(completion.time);
             done(&mut under_way, completion);
         }
-        if !flash.takes() {
+        if !flash.takes(command.urgent) {
             break;
         }
         let ticket = flash.arrive(at, &command);

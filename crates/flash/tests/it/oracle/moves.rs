@@ -431,7 +431,7 @@ impl Naive<'_> {
             let valid = owners.iter().flatten().count() as u64;
             if valid > 0 {
                 let page = self.place(number, block, first);
-                self.read_page(page, is_urgent, valid * UNIT_BYTES, Owner::Copy(page));
+                self.read_page(page, (is_urgent, false), valid * UNIT_BYTES, Owner::Copy(page));
             }
         }
     }

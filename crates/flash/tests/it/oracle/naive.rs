@@ -5,7 +5,7 @@
 use super::map::Map;
 use super::medium::{Act, Medium, Op, Owner};
 use super::moves::{Block, Group, State};
-use nvmed_flash::{ArrayProfile, Command, Kind, TranslationProfile, UNIT_BYTES};
+use nvmed_flash::{ArrayProfile, Command, Kind, Rate, TranslationProfile, UNIT_BYTES};
 use std::collections::HashMap;
 
 /// Where a physical unit is.
@@ -91,10 +91,14 @@ pub struct Event {
     pub command: usize,
 }
 
-/// One direction of the host link: when its last byte has passed, in units of `1 / rate.bytes` nanoseconds.
+/// One direction of the host link.
 #[derive(Default)]
 struct Link {
+    /// When the last byte has passed, in units of `1 / rate.bytes` nanoseconds.
     free_at: u128,
+    is_busy: bool,
+    /// What waits: commands and their bytes.
+    queue: Vec<(usize, u64)>,
 }
 
 pub struct Naive<'a> {
@@ -155,15 +159,15 @@ pub const COUNTS: usize = 10;
 pub fn simulate(profile: &ArrayProfile, room: usize, load: &[(u64, Command)]) -> Answer {
     let mut drive = Naive::new(profile, room);
     let mut at = 0;
-    for (number, &(time, command)) in load.iter().enumerate() {
+    'arrivals: for (number, &(time, command)) in load.iter().enumerate() {
         at = time.max(at);
         drive.run(at, false);
-        if !drive.takes() {
+        while !drive.takes(command.urgent) {
             // It waits in its queue, and arrives when a completion makes room.
             let before = drive.completions.len();
             drive.run(u64::MAX, true);
             if drive.completions.len() == before {
-                break;
+                break 'arrivals;
             }
             at = drive.now;
             drive.run(at, false);
@@ -264,14 +268,22 @@ impl<'a> Naive<'a> {
     fn happen(&mut self, event: Event) {
         let channels = self.profile.channels as usize;
         match event.resource {
-            LINK_IN => self.received(event.command),
-            LINK_OUT => self.piece_done(event.command),
+            LINK_IN => {
+                self.passed(LINK_IN);
+                self.received(event.command);
+            }
+            LINK_OUT => {
+                self.passed(LINK_OUT);
+                self.piece_done(event.command);
+            }
             START => self.start(event.command),
             IDLE => self.is_quiet = true,
             resource if resource < CHANNELS + channels => {
                 let op = self.medium.passed(resource - CHANNELS);
                 op.into_iter().for_each(|op| self.read_done(&op));
             }
+            // What was held back is looked at again.
+            resource if resource == CHANNELS + channels + self.profile.dies_total() as usize => {}
             resource => {
                 for op in self.medium.ended(resource - CHANNELS - channels) {
                     self.array_done(&op);
@@ -293,7 +305,10 @@ impl<'a> Naive<'a> {
             }
         }
         self.commands.insert(number, Pending { command, pieces: 0, units: 0 });
-        let is_write = command.kind == Kind::Write { fua: false };
+        if self.is_beside(number) {
+            return self.look_at(number);
+        }
+        let is_write = self.can_be_packed(number);
         let most = self.profile.packed_writes as usize;
         if let Some((pack, _)) =
             self.open.filter(|&(pack, time)| is_write && time == self.now && self.packs[pack].len() < most)
@@ -308,14 +323,43 @@ impl<'a> Naive<'a> {
         }
     }
 
-    fn takes(&self) -> bool {
-        if self.profile.packed_writes == 1 { self.commands.len() < self.room } else { self.waiting.is_none() }
+    fn takes(&self, is_urgent: bool) -> bool {
+        let beside = self.commands.keys().filter(|&&number| self.is_beside(number)).count();
+        let places = self.profile.urgent.map_or(0, |urgent| urgent.places) as usize;
+        match self.profile.packed_writes {
+            _ if is_urgent && places > 0 => beside < places,
+            1 => self.commands.len() - beside < self.room,
+            _ => self.waiting.is_none(),
+        }
+    }
+
+    /// Whether a command is urgent in this drive.
+    fn is_urgent_command(&self, number: usize) -> bool {
+        self.profile.urgent.is_some() && self.command(number).urgent
+    }
+
+    /// Whether it has a place beside all others.
+    fn is_beside(&self, number: usize) -> bool {
+        self.is_urgent_command(number) && self.profile.urgent.is_some_and(|urgent| urgent.places > 0)
+    }
+
+    /// Whether it goes first.
+    fn goes_first(&self, number: usize) -> bool {
+        self.is_urgent_command(number) && self.profile.urgent.is_some_and(|urgent| urgent.rank)
+    }
+
+    pub fn has_other_commands(&self) -> bool {
+        self.commands.keys().any(|&number| !self.is_urgent_command(number))
+    }
+
+    fn can_be_packed(&self, number: usize) -> bool {
+        self.command(number).kind == Kind::Write { fua: false } && !self.is_urgent_command(number)
     }
 
     fn begin_pack(&mut self, number: usize) {
         self.working += 1;
         self.packs.push(vec![(number, None)]);
-        let is_write = self.command(number).kind == Kind::Write { fua: false };
+        let is_write = self.can_be_packed(number);
         self.open = is_write.then_some((self.packs.len() - 1, self.now));
         self.look_at(number);
     }
@@ -329,6 +373,21 @@ impl<'a> Naive<'a> {
     }
 
     fn end(&mut self, number: usize, refused: bool) {
+        if self.is_beside(number) {
+            self.commands.remove(&number).expect("it is under way");
+            self.completions.push((number, self.now, refused));
+        } else {
+            self.end_of_pack(number, refused);
+        }
+        if self.commands.is_empty() && !self.events.iter().any(|event| event.resource == IDLE) {
+            self.idle_since = self.now;
+            if let Some(layer) = self.layer().filter(|layer| layer.gc_idle_blocks > 0) {
+                self.at(self.now + layer.idle_ns.max(1), IDLE, 0);
+            }
+        }
+    }
+
+    fn end_of_pack(&mut self, number: usize, refused: bool) {
         let is_of = |pack: &Vec<(usize, Option<bool>)>| pack.iter().any(|member| member.0 == number);
         let at = self.packs.iter().rposition(is_of).expect("a command has begun");
         let member = self.packs[at].iter_mut().find(|member| member.0 == number).expect("it is of this pack");
@@ -345,12 +404,6 @@ impl<'a> Naive<'a> {
         if let Some(number) = self.waiting.take() {
             self.begin_pack(number);
         }
-        if self.commands.is_empty() {
-            self.idle_since = self.now;
-            if let Some(layer) = self.layer().filter(|layer| layer.gc_idle_blocks > 0) {
-                self.at(self.now + layer.idle_ns.max(1), IDLE, 0);
-            }
-        }
     }
 
     pub fn command(&self, number: usize) -> Command {
@@ -364,7 +417,7 @@ impl<'a> Naive<'a> {
     }
 
     pub fn begin_command(&mut self, number: usize) {
-        let Command { kind, start, bytes } = self.command(number);
+        let Command { kind, start, bytes, .. } = self.command(number);
         match kind {
             Kind::Read if bytes > 0 => self.read(number, start, bytes),
             Kind::Write { .. } if bytes > 0 && self.layer().is_some() => self.writes.push(number),
@@ -381,17 +434,42 @@ impl<'a> Naive<'a> {
         }
     }
 
-    /// Bytes pass over the host link after all those before.
+    fn link_rate(&self, resource: usize) -> Rate {
+        if resource == LINK_IN { self.profile.link_in } else { self.profile.link_out }
+    }
+
+    /// Bytes pass over the host link after those that pass already, and as many before as go first.
     fn pass(&mut self, resource: usize, number: usize, bytes: u64) {
-        let rate = if resource == LINK_IN { self.profile.link_in } else { self.profile.link_out };
+        let of = u128::from(self.link_rate(resource).bytes);
         let link = &mut self.links[resource];
+        link.queue.push((number, bytes));
+        if !link.is_busy {
+            link.free_at = link.free_at.max(u128::from(self.now) * of);
+            self.begin_to_pass(resource);
+        }
+    }
+
+    fn passed(&mut self, resource: usize) {
+        self.links[resource].is_busy = false;
+        self.begin_to_pass(resource);
+    }
+
+    /// The next bytes pass from when the ones before have passed, in the middle of a nanosecond.
+    fn begin_to_pass(&mut self, resource: usize) {
+        let rate = self.link_rate(resource);
+        let queue = &self.links[resource].queue;
+        let first = queue.iter().position(|&(number, _)| self.goes_first(number)).unwrap_or(0);
+        if queue.is_empty() {
+            return;
+        }
+        let link = &mut self.links[resource];
+        let (number, bytes) = link.queue.remove(first);
+        link.is_busy = true;
         let end = if rate.is_unlimited() {
             self.now
         } else {
-            let of = u128::from(rate.bytes);
-            link.free_at =
-                link.free_at.max(u128::from(self.now) * of) + u128::from(bytes) * u128::from(rate.ns);
-            link.free_at.div_ceil(of) as u64
+            link.free_at += u128::from(bytes) * u128::from(rate.ns);
+            link.free_at.div_ceil(u128::from(rate.bytes)) as u64
         };
         self.at(end, resource, number);
     }
@@ -435,7 +513,7 @@ impl<'a> Naive<'a> {
         let pieces = pages.len() + usize::from(from_memory > 0);
         self.commands.get_mut(&number).expect("it is under way").pieces = pieces;
         for (page, bytes) in pages {
-            self.read_page(page, true, bytes, Owner::Piece(number));
+            self.read_page(page, (true, self.goes_first(number)), bytes, Owner::Piece(number));
         }
         if from_memory > 0 {
             self.pass(LINK_OUT, number, from_memory);
@@ -446,11 +524,11 @@ impl<'a> Naive<'a> {
         self.profile.blocks[kind].page_units() as usize
     }
 
-    pub fn read_page(&mut self, place: Place, is_host: bool, bytes: u64, owner: Owner) {
+    pub fn read_page(&mut self, place: Place, (is_host, is_urgent): (bool, bool), bytes: u64, owner: Owner) {
         self.counts[PAGE_READS] += 1;
         let times = &self.profile.blocks[place.kind].read_ns;
         let ns = times[place.at / self.page_units(place.kind) % times.len()];
-        self.medium.submit(Op::new(Act::Read, is_host, place, owner, bytes, ns));
+        self.medium.submit(Op::new(Act::Read, is_host, place, owner, bytes, ns).urgent(is_urgent));
     }
 
     /// Operations for each page of a command, where pages are overwritten in place.
@@ -465,7 +543,7 @@ impl<'a> Naive<'a> {
             let ns = times[((page / planes) % times.len() as u64) as usize];
             let place = Place { plane: (page % planes) as usize, kind: 0, block: 0, at: 0 };
             let op = Op::new(act, true, place, Owner::Piece(number), self.code_words(from, to), ns);
-            self.medium.submit(op);
+            self.medium.submit(op.urgent(act == Act::Read && self.goes_first(number)));
             self.commands.get_mut(&number).expect("it is under way").pieces += 1;
         }
     }
@@ -495,7 +573,7 @@ impl<'a> Naive<'a> {
 
     /// A write's bytes are here.
     fn received(&mut self, number: usize) {
-        let Command { kind, start, bytes } = self.commands[&number].command;
+        let Command { kind, start, bytes, .. } = self.commands[&number].command;
         let Some(layer) = self.layer() else { return self.in_place(Act::Program, number) };
         let is_durable = kind == Kind::Write { fua: true } || layer.buffer_bytes == 0;
         let (first, end) = (start / UNIT_BYTES, (start + bytes).div_ceil(UNIT_BYTES));
@@ -509,7 +587,7 @@ impl<'a> Naive<'a> {
             let kind = fits.unwrap_or(0);
             for _ in 0..self.page_units(kind).min((end - unit) as usize) {
                 let is_whole = start <= unit * UNIT_BYTES && (unit + 1) * UNIT_BYTES <= start + bytes;
-                self.put(unit, is_whole, kind, is_durable.then_some(number));
+                self.put((unit, is_whole), (kind, self.goes_first(number)), is_durable.then_some(number));
                 unit += 1;
             }
         }
@@ -521,7 +599,12 @@ impl<'a> Naive<'a> {
     }
 
     /// A unit is written into memory.
-    fn put(&mut self, unit: u64, is_whole: bool, kind: usize, waiter: Option<usize>) {
+    fn put(
+        &mut self,
+        (unit, is_whole): (u64, bool),
+        (kind, is_urgent): (usize, bool),
+        waiter: Option<usize>,
+    ) {
         waiter.into_iter().for_each(|number| self.commands.get_mut(&number).expect("it waits").units += 1);
         let newest =
             (0..self.slots.len()).find(|&at| self.slots[at].unit == unit && self.is_current(&self.slots[at]));
@@ -537,7 +620,7 @@ impl<'a> Naive<'a> {
         let slot = Slot { id: self.version, unit, kind, stage, waiter, dead: false };
         match self.flash.get(&unit) {
             Some(&(place, _)) if newest.is_none() && !is_whole => {
-                self.read_page(place, true, UNIT_BYTES, Owner::Fill(slot.id));
+                self.read_page(place, (true, is_urgent), UNIT_BYTES, Owner::Fill(slot.id));
                 self.slots.push(slot);
             }
             _ => self.gather(slot),
@@ -583,10 +666,14 @@ impl<'a> Naive<'a> {
         self.feed_map();
         self.program_gathered();
         if self.is_read_only() {
-            self.ended.extend(self.writes.drain(..).map(|number| (number, true)));
+            let (first, others): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut self.writes).into_iter().partition(|&number| self.goes_first(number));
+            self.ended.extend(first.into_iter().chain(others).map(|number| (number, true)));
         }
         let is_behind = self.map.as_ref().is_some_and(Map::is_behind);
-        while let Some(&number) = self.writes.first().filter(|_| !is_behind) {
+        while !self.writes.is_empty() && !is_behind {
+            let first = self.writes.iter().position(|&number| self.goes_first(number)).unwrap_or(0);
+            let number = self.writes[first];
             let Command { start, bytes, .. } = self.commands[&number].command;
             let units = ((start + bytes).div_ceil(UNIT_BYTES) - start / UNIT_BYTES) as usize;
             if self.slots.len() + self.promised + units > self.slots_max {
@@ -598,7 +685,7 @@ impl<'a> Naive<'a> {
                 break;
             }
             self.promised += units;
-            self.writes.remove(0);
+            self.writes.remove(first);
             self.pass(LINK_IN, number, bytes);
         }
         while let Some(&(version, number)) = self.flushes.first() {
