@@ -7,6 +7,7 @@ use crate::command::{Command, Kind, Ticket};
 use crate::contents::SplitMix;
 use crate::drive::Drive;
 use crate::fifo::NONE;
+use crate::host_memory::HostPages;
 use crate::layer::{Layer, SLOT, UNMAPPED};
 use crate::profile::tests::small;
 use crate::profile::{
@@ -23,6 +24,7 @@ impl<W: Words> Layer<W> {
             self.check_unit(unit, self.map[unit as usize]);
         }
         self.audit_map_pages();
+        self.audit_host_memory();
         self.audit_owners();
         (0..self.groups.len()).for_each(|group| self.audit_group(group));
         self.audit_buffer();
@@ -167,10 +169,14 @@ struct Life {
     /// Commands between audits.
     audit_every: u64,
     commands: u64,
+    /// Absent, the host never gives memory.
+    host: Option<SplitMix>,
+    /// Moves between the drive and the host's memory.
+    moves: u64,
 }
 
 impl Life {
-    fn new(array: &ArrayProfile, depth: usize) -> Self {
+    fn new(array: &ArrayProfile, depth: usize, host: Option<SplitMix>) -> Self {
         let profile = Profile { commands: depth as u32, medium: Medium::Array(Box::new(array.clone())) };
         profile.check().expect("the profile of a test");
         let mut drive =
@@ -186,6 +192,8 @@ impl Life {
             depth,
             audit_every: 4,
             commands: 0,
+            host,
+            moves: 0,
         }
     }
 
@@ -202,6 +210,7 @@ impl Life {
         let ticket =
             (0..self.depth as u32).find(|ticket| !self.under_way.contains_key(ticket)).expect("room");
         let mut now = self.now;
+        self.change_host_memory();
         self.drive.run(&mut now, self.now, true);
         self.layer().contents.written.remove(&ticket);
         if kind == Kind::Flush {
@@ -220,9 +229,38 @@ impl Life {
         self.command(kind, first * UNIT_BYTES, count * UNIT_BYTES);
     }
 
+    /// Now and then the host gives memory, or takes it back.
+    fn change_host_memory(&mut self) {
+        let Some(dice) = self.host.as_mut().filter(|_| self.commands.is_multiple_of(16)) else { return };
+        let (map, read) = (dice.below(6) as u32, dice.below(40) as u32);
+        match (dice.below(4), self.drive.host.is_some()) {
+            (0, true) => self.drive.end_host_memory(self.now),
+            (0 | 1, false) => self.drive.give_host_memory(HostPages { map, read }),
+            _ => {}
+        }
+    }
+
+    /// Moves what there is to move; some of it fails.
+    fn make_moves(&mut self) -> bool {
+        let before = self.moves;
+        while let Some(of) = self.drive.next_move() {
+            self.moves += 1;
+            if self.host.as_mut().is_some_and(|dice| dice.below(16) == 0) {
+                self.drive.move_failed(self.now, &of);
+            }
+        }
+        self.moves != before
+    }
+
     fn complete(&mut self) {
-        self.drive.run(&mut self.now, u64::MAX, false);
-        let completion = self.drive.leave().expect("what is under way completes");
+        let completion = loop {
+            self.drive.run(&mut self.now, u64::MAX, false);
+            let has_moved = self.make_moves();
+            match self.drive.leave() {
+                Some(completion) => break completion,
+                None => assert!(has_moved, "what is under way completes"),
+            }
+        };
         let ticket = completion.ticket.0;
         let command = self.under_way.remove(&ticket).expect("a command completes once");
         let written = self.layer().contents.written.remove(&ticket).unwrap_or_default();
@@ -250,8 +288,8 @@ impl Life {
         }
     }
 
-    /// Waits until all has ended; answers how many blocks were erased.
-    fn end(mut self) -> u64 {
+    /// Waits until all has ended; answers how many blocks were erased, and how much moved between drive and host.
+    fn end(mut self) -> (u64, u64) {
         while !self.under_way.is_empty() {
             self.complete();
         }
@@ -263,7 +301,7 @@ impl Life {
         self.layer().audit_rest();
         self.drive.array().audit_urgent_rest();
         assert!(self.layer().contents.checks > 0, "nothing was checked");
-        self.layer().counts().erases
+        (self.layer().counts().erases, self.moves)
     }
 }
 
@@ -329,27 +367,30 @@ fn full(dice: &mut SplitMix) -> ArrayProfile {
     }
 }
 
-/// Lives of drives that begin full, each with its own random numbers.
-fn lives(count: u64, live: impl Fn(&mut Life, &mut SplitMix, u64)) {
-    let mut erases = 0;
+/// Lives of drives that begin full, each with its own random numbers; answers how much moved between drives and hosts.
+fn lives(count: u64, live: impl Fn(&mut Life, &mut SplitMix, u64)) -> u64 {
+    let (mut erases, mut moves) = (0, 0);
     for seed in 0..count {
         println!("life {seed}");
         let mut dice = SplitMix(seed);
         let array = full(&mut dice);
-        let mut life = Life::new(&array, 1 + dice.below(16) as usize);
+        let host = seed.is_multiple_of(2).then_some(SplitMix(seed + 1000));
+        let mut life = Life::new(&array, 1 + dice.below(16) as usize, host);
         let units = u64::from(life.units);
         for first in (0..units).step_by(8) {
             life.units(Kind::Write { fua: false }, first, 8.min(units - first));
         }
         live(&mut life, &mut dice, units);
-        erases += life.end();
+        let (erased, moved) = life.end();
+        (erases, moves) = (erases + erased, moves + moved);
     }
     assert!(erases > 20 * count, "collection hardly ran: {erases} erases");
+    moves
 }
 
 #[test]
 fn random_commands_on_full_drives() {
-    lives(60, |life, dice, units| {
+    let moves = lives(60, |life, dice, units| {
         for _ in 0..400 {
             let first = dice.below(units);
             let count = 1 + dice.below(12.min(units - first));
@@ -365,12 +406,13 @@ fn random_commands_on_full_drives() {
             }
         }
     });
+    assert!(moves > 2_000, "hardly anything moved between drives and hosts: {moves}");
 }
 
 #[test]
 fn writes_of_one_size_and_reads() {
     // With kinds of blocks, those of the other kind have to take what does not fit.
-    lives(60, |life, dice, units| {
+    let _ = lives(60, |life, dice, units| {
         let count = [1, 2, 3, 5][dice.below(4) as usize];
         for number in 0..600 {
             let first = dice.below(units - count);
@@ -381,7 +423,7 @@ fn writes_of_one_size_and_reads() {
 
 #[test]
 fn writes_to_few_units() {
-    lives(40, |life, dice, _| {
+    let _ = lives(40, |life, dice, _| {
         for _ in 0..600 {
             let (first, fua) = (dice.below(3), dice.below(8) == 0);
             life.units(Kind::Write { fua }, first, 1);
@@ -391,7 +433,7 @@ fn writes_to_few_units() {
 
 #[test]
 fn room_in_one_plane_only() {
-    lives(60, |life, dice, units| {
+    let _ = lives(60, |life, dice, units| {
         life.command(Kind::Flush, 0, 0);
         while !life.under_way.is_empty() {
             life.complete();
@@ -411,7 +453,7 @@ fn room_in_one_plane_only() {
 
 #[test]
 fn storms_of_deallocation() {
-    lives(60, |life, dice, units| {
+    let _ = lives(60, |life, dice, units| {
         for _ in 0..12 {
             for _ in 0..20 {
                 let first = dice.below(units);
@@ -427,7 +469,7 @@ fn storms_of_deallocation() {
 
 #[test]
 fn a_flush_after_every_write() {
-    lives(60, |life, dice, units| {
+    let _ = lives(60, |life, dice, units| {
         for _ in 0..300 {
             let first = dice.below(units);
             life.units(Kind::Write { fua: false }, first, 1 + dice.below(4.min(units - first)));

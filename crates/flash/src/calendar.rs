@@ -32,6 +32,20 @@ impl Calendar {
         Self { busy: [NEVER; BUSY], first_busy: event(NEVER, 0), nodes: nodes.into() }
     }
 
+    /// Makes room for so many resources: drives that need few have a smaller tournament.
+    pub(crate) fn make_room(&mut self, resources: usize) {
+        let leaves = self.nodes.len() / 2;
+        if resources <= BUSY + leaves {
+            return;
+        }
+        let mut larger = Self::new(resources);
+        (0..BUSY).for_each(|resource| larger.set(resource, self.busy[resource]));
+        for (resource, node) in self.nodes[leaves..].iter().enumerate() {
+            larger.set(BUSY + resource, (node >> 64) as u64);
+        }
+        *self = larger;
+    }
+
     /// The next event: its time, [`NEVER`] if there is none, and its resource.
     #[inline]
     pub fn first(&self) -> (u64, usize) {
@@ -78,12 +92,17 @@ mod tests {
             let mut state = resources as u64;
             for _ in 0..2000 {
                 state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-                let resource = (state >> 33) as usize % resources;
+                let resource = (state >> 33) as usize % times.len();
                 let time = if state >> 60 == 0 { NEVER } else { state >> 40 & 15 };
                 times[resource] = time;
                 calendar.set(resource, time);
                 let least = times.iter().copied().enumerate().map(|(at, time)| (time, at)).min();
                 assert_eq!(Some(calendar.first().0), least.map(|(time, _)| time));
+                if state.is_multiple_of(500) {
+                    let more = times.len() + 1 + (state >> 50) as usize % 9;
+                    calendar.make_room(more);
+                    times.resize(more, NEVER);
+                }
                 if calendar.first().0 != NEVER {
                     assert_eq!(Some(calendar.first()), least);
                 }

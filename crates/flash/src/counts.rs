@@ -24,6 +24,10 @@ pub struct Counts {
     pub map_reads: u64,
     /// Map pages that were written, without those that were moved.
     pub map_writes: u64,
+    /// Map pages and units that were put into the host memory buffer.
+    pub host_puts: u64,
+    /// Map pages and units that came from there.
+    pub host_gets: u64,
 }
 
 impl Counts {
@@ -41,6 +45,8 @@ impl Counts {
             map_misses: self.map_misses - before.map_misses,
             map_reads: self.map_reads - before.map_reads,
             map_writes: self.map_writes - before.map_writes,
+            host_puts: self.host_puts - before.host_puts,
+            host_gets: self.host_gets - before.host_gets,
         }
     }
 

@@ -4,6 +4,7 @@ use crate::activity::Activity;
 use crate::array::{Act, Array, Class, Op, Owner};
 use crate::calendar::{Calendar, NEVER};
 use crate::command::{Command, Completion, Kind, Ticket};
+use crate::host_link::HostLink;
 use crate::layer::Layer;
 use crate::line::Line;
 use crate::link::Link;
@@ -30,18 +31,22 @@ struct Active {
 /// A drive of dies.
 #[derive(Debug)]
 pub(crate) struct Drive<W> {
-    profile: ArrayProfile,
-    calendar: Calendar,
-    array: Array,
-    link_in: Link,
-    link_out: Link,
+    pub(crate) profile: ArrayProfile,
+    pub(crate) calendar: Calendar,
+    pub(crate) array: Array,
+    pub(crate) link_in: Link,
+    pub(crate) link_out: Link,
     /// Commands that arrived and were not looked at.
     starts: Line,
     /// Absent, each command is by itself, and whoever owns the drive gives it no more than it takes.
     packing: Option<Box<Packing>>,
     commands: Box<[Active]>,
     /// Absent, pages are overwritten in place.
-    layer: Option<Layer<W>>,
+    pub(crate) layer: Option<Layer<W>>,
+    /// Absent, the host has given no memory.
+    pub(crate) host: Option<Box<HostLink>>,
+    /// What passes between the drive and the host's memory: behind channels and dies.
+    pub(crate) host_resource: usize,
     done: VecDeque<Completion>,
     /// Commands that are not done; how many of them are urgent.
     under_way: u32,
@@ -67,6 +72,8 @@ impl<W: Words> Drive<W> {
                 .then(|| Box::new(Packing::new(profile.packed_writes, commands, tickets))),
             commands: vec![nothing; tickets].into(),
             layer: Layer::new(profile, (commands as usize, tickets), tables)?,
+            host: None,
+            host_resource: CHANNELS + Array::resources(profile),
             done: VecDeque::with_capacity(64),
             under_way: 0,
             urgent_under_way: 0,
@@ -181,17 +188,32 @@ impl<W: Words> Drive<W> {
     /// When something happens next.
     #[inline]
     pub fn next_due(&self, now: u64) -> u64 {
-        let is_now = self.array.has_changed() || !self.done.is_empty();
+        let is_now = self.array.has_changed() || !self.done.is_empty() || self.is_unsettled();
         if is_now { now } else { self.calendar.first().0 }
     }
 
-    /// Lets happen what is due until `until`; moves `now` on. Ends early at a completion, unless `all`.
+    /// Whether something was moved between drive and host, and the drive has not gone on with it.
+    #[inline]
+    fn is_unsettled(&self) -> bool {
+        self.host.as_ref().is_some_and(|link| link.is_unsettled())
+    }
+
+    /// Lets happen what is due until `until`; moves `now` on. Ends early at a completion, or when there is something to
+    /// move between drive and host, unless `all`.
     #[inline]
     pub fn run(&mut self, now: &mut u64, until: u64, all: bool) {
-        while all || self.done.is_empty() {
+        if self.host.is_some() {
+            self.settle_moves(*now);
+        }
+        while all || self.done.is_empty() && !self.host.as_ref().is_some_and(|link| link.has_passed()) {
             let (time, resource) = self.calendar.first();
             if time > *now && self.array.has_changed() {
                 self.array.start(*now, &mut self.calendar);
+                continue;
+            }
+            if all && self.is_unsettled() && time.min(until) > *now {
+                // Only an owner that was not to be told comes here.
+                self.settle_moves(*now);
                 continue;
             }
             if time > until || time == NEVER {
@@ -257,6 +279,7 @@ impl<W: Words> Drive<W> {
                     let read = self.array.passed(channel, &mut self.calendar);
                     read.into_iter().for_each(|op| self.read_done(now, op));
                 }
+                Err(_) if resource == self.host_resource => self.host_event(now),
                 Err(die) => {
                     let done = self.array.ended(die, now, &mut self.calendar);
                     done.ops.into_iter().map_while(|op| op).for_each(|op| self.array_done(now, op));
@@ -268,7 +291,7 @@ impl<W: Words> Drive<W> {
 
     /// Lets the translation layer go on.
     #[inline]
-    fn work(&mut self, now: u64) {
+    pub(crate) fn work(&mut self, now: u64) {
         let Some(layer) = &mut self.layer else { return };
         if !layer.has_work() {
             return;
@@ -279,6 +302,9 @@ impl<W: Words> Drive<W> {
         }
         while let Some((command, refused)) = self.layer.as_mut().and_then(Layer::next_ended) {
             self.end(now, command, refused);
+        }
+        if self.host.is_some() {
+            self.begin_moves(now);
         }
     }
 
@@ -320,6 +346,10 @@ impl<W: Words> Drive<W> {
         let active = &mut self.commands[command as usize];
         active.left -= 1;
         if active.left == 0 {
+            let Command { kind, start, bytes, .. } = active.command;
+            if self.host.is_some() && kind == Kind::Read {
+                self.layer.iter_mut().for_each(|layer| layer.keep_units(command, (start, bytes)));
+            }
             self.complete(now, command);
         }
     }
@@ -368,7 +398,7 @@ impl<W: Words> Drive<W> {
         }
     }
 
-    fn send(&mut self, now: u64, command: u32, bytes: u64) {
+    pub(crate) fn send(&mut self, now: u64, command: u32, bytes: u64) {
         let is_first = if self.has_rank(command) {
             self.link_out.enter_urgently(now, bytes, command)
         } else {
@@ -449,7 +479,7 @@ impl<W: Words> Drive<W> {
 
     /// Begins what has waited for the map.
     #[cold]
-    fn go_on(&mut self, now: u64) {
+    pub(crate) fn go_on(&mut self, now: u64) {
         while let Some((command, from)) = self.layer.as_mut().and_then(Layer::next_translated) {
             self.translate(now, command, from);
         }

@@ -5,8 +5,9 @@ use crate::command::{Command, Completion, Ticket};
 use crate::counts::Counts;
 use crate::drive::Drive;
 use crate::fixed::Fixed;
+use crate::host_memory::{HostPages, Move};
 use crate::layer::Layer;
-use crate::profile::{Medium, Profile, ProfileError};
+use crate::profile::{Medium, Profile, ProfileError, UNIT_BYTES};
 use crate::state::{DriveWear, StateError};
 use crate::tables::{Tables, Words};
 
@@ -104,7 +105,8 @@ impl<W: Words> Flash<W> {
         }
     }
 
-    /// Lets happen what is due at `until` or before, up to the next completion, which it answers. What waited for room
+    /// Lets happen what is due at `until` or before, up to the next completion, which it answers, or up to the next
+    /// [`Self::next_move`], where the host has given memory. What waited for room
     /// then arrives at that completion's time, before the next call.
     #[inline]
     pub fn advance(&mut self, until: u64) -> Option<Completion> {
@@ -121,6 +123,53 @@ impl<W: Words> Flash<W> {
         };
         self.free.extend(completion.map(|completion| completion.ticket.0));
         completion
+    }
+
+    /// The host gives memory at `time`, or at [`Self::now`] if that is later, of so many slots: the drive uses them,
+    /// which have nothing yet, until [`Self::end_host_memory`]. Nothing of a medium without a translation layer.
+    ///
+    /// # Panics
+    /// When it has given some already.
+    pub fn give_host_memory(&mut self, time: u64, pages: HostPages) {
+        let Machine::Array(drive) = &mut self.machine else { return };
+        assert!(drive.host.is_none(), "the host has given memory already");
+        drive.run(&mut self.now, time, true);
+        drive.give_host_memory(pages);
+    }
+
+    /// The host's memory is of no use any more from `time` on: no [`Move`] comes after this, and what was to come from
+    /// there is read from flash. Nothing if the host has given none.
+    pub fn end_host_memory(&mut self, time: u64) {
+        let Machine::Array(drive) = &mut self.machine else { return };
+        if drive.host.is_some() {
+            drive.run(&mut self.now, time, true);
+            drive.end_host_memory(self.now);
+        }
+    }
+
+    /// What has passed between the drive and the host's memory: its owner moves the bytes before he lets the drive go
+    /// on. To be asked after each [`Self::arrive`] and [`Self::advance`], until there is none. What is not asked for is
+    /// taken for done.
+    pub fn next_move(&mut self) -> Option<Move> {
+        let Machine::Array(drive) = &mut self.machine else { return None };
+        drive.next_move()
+    }
+
+    /// The bytes of a [`Self::next_move`] could not be moved, or are not those that were put there: the drive takes the
+    /// slot for empty, and reads from flash what was to come.
+    pub fn move_failed(&mut self, of: &Move) {
+        if let Machine::Array(drive) = &mut self.machine {
+            drive.move_failed(self.now, of);
+        }
+    }
+
+    /// The bytes of a page of the map, as they are in flash: its entries, little-endian. Zeroes behind the last one.
+    ///
+    /// # Panics
+    /// When the map is not in flash, or has no such page.
+    pub fn map_page(&self, page: u32, into: &mut [u8; UNIT_BYTES as usize]) {
+        let layer = self.layer().expect("a map page is of a drive with a map");
+        layer.map_page(page, into);
     }
 
     fn layer(&self) -> Option<&Layer<W>> {

@@ -10,6 +10,7 @@ use crate::buffer::{Buffer, Stage};
 use crate::counts::Counts;
 use crate::fifo::{Fifo, NONE};
 use crate::geometry::{Geometry, Place};
+use crate::host_memory::HostMemory;
 use crate::map_cache::MapCache;
 use crate::profile::{ArrayProfile, ProfileError, TranslationProfile, UNIT_BYTES};
 use crate::record::Records;
@@ -133,13 +134,15 @@ pub(crate) struct Row {
 pub(crate) struct Layer<W> {
     pub(crate) profile: TranslationProfile,
     pub(crate) geometry: Geometry,
-    sector_bytes: u64,
+    pub(crate) sector_bytes: u64,
     /// Units of the capacity; those behind are pages of the map.
     pub(crate) logical: u32,
     /// Logical to physical unit, or slot.
     pub(crate) map: W,
     /// Absent, the whole map is in memory.
     pub(crate) map_cache: Option<Box<MapCache>>,
+    /// Absent, the host has given no memory.
+    pub(crate) host_memory: Option<Box<HostMemory>>,
     /// Physical to logical unit, [`NONE`] of one that is not valid.
     pub(crate) owners: W,
     pub(crate) blocks: Vec<Block>,
@@ -224,6 +227,7 @@ impl<W: Words> Layer<W> {
             logical: array.logical_units() as u32,
             map,
             map_cache: profile.map_cache.map(|cache| Box::new(MapCache::new(array, &cache, tickets))),
+            host_memory: None,
             owners,
             blocks,
             buffer: Buffer::new(slots),
@@ -367,6 +371,8 @@ impl<W: Words> Layer<W> {
             self.check_unit(unit as u32, entry);
             if entry & SLOT != 0 || entry == UNMAPPED {
                 from_memory += until - at;
+            } else if self.host_memory.is_some() && self.read_from_host(unit as u32, command, until - at) {
+                pieces += 1;
             } else {
                 let bytes =
                     until.next_multiple_of(self.sector_bytes) - at / self.sector_bytes * self.sector_bytes;
@@ -494,6 +500,7 @@ impl<W: Words> Layer<W> {
             }
             (slot.old, slot.old_version)
         } else {
+            self.forget_unit(unit);
             if !is_whole && entry != UNMAPPED {
                 stage = Stage::Filling;
             }

@@ -14,6 +14,7 @@ mod bits;
 mod blocks;
 mod buffer;
 mod calendar;
+mod chain;
 mod collect;
 mod command;
 #[cfg(test)]
@@ -25,6 +26,8 @@ mod fifo;
 mod fixed;
 mod flash;
 mod geometry;
+mod host_link;
+mod host_memory;
 mod layer;
 mod line;
 mod link;
@@ -46,6 +49,7 @@ pub use activity::Activity;
 pub use command::{Command, Completion, Kind, Ticket};
 pub use counts::Counts;
 pub use flash::Flash;
+pub use host_memory::{HostPages, Move, Moved};
 pub use profile::{
     ArrayProfile, BlockKind, COMMANDS_MAX, DIE_PLANES_MAX, FixedProfile, MapCacheProfile, Medium, Profile,
     ProfileError, TranslationProfile, UNIT_BYTES, URGENT_PLACES_MAX, UrgentProfile, Victim, WRITE_BYTES_MAX,

@@ -102,6 +102,11 @@ impl Link {
         false
     }
 
+    /// As [`Self::enter`], of bytes of no command: answers when they have passed.
+    pub(crate) fn pass(&mut self, now: u64, bytes: u64) -> u64 {
+        self.passage.pass(now, bytes)
+    }
+
     #[inline]
     pub fn next_due(&self) -> u64 {
         self.queue

@@ -2,8 +2,9 @@
 //! (docs/flash.md, "The map cache"). What the entries say is always in `Layer::map`.
 
 use crate::calendar::NEVER;
+use crate::chain::{Chain, Chained, Links};
 use crate::fair::Fair;
-use crate::fifo::{Fifo, Linked, NONE};
+use crate::fifo::{Fifo, Linked};
 use crate::profile::{ArrayProfile, MapCacheProfile};
 use std::collections::VecDeque;
 
@@ -19,6 +20,14 @@ pub(crate) enum Residence {
     Coming,
     /// In the cache.
     Here,
+}
+
+#[cfg(test)]
+impl Residence {
+    /// Whether it has room in the cache.
+    pub fn has_room(self) -> bool {
+        matches!(self, Self::Coming | Self::Here)
+    }
 }
 
 /// A page of the map.
@@ -37,58 +46,9 @@ pub(crate) struct MapPage {
     links: [Links; 2],
 }
 
-/// Neighbours in a [`Chain`].
-#[derive(Clone, Copy, Debug)]
-struct Links {
-    before: u32,
-    after: u32,
-}
-
-impl Default for Links {
-    fn default() -> Self {
-        Self { before: NONE, after: NONE }
-    }
-}
-
-/// A list of map pages, from which any one can be taken. A page is in one list of each side at most.
-#[derive(Clone, Copy, Debug)]
-struct Chain {
-    side: usize,
-    head: u32,
-    tail: u32,
-    len: u32,
-}
-
-impl Chain {
-    fn new(side: usize) -> Self {
-        Self { side, head: NONE, tail: NONE, len: 0 }
-    }
-
-    fn push(&mut self, pages: &mut [MapPage], page: u32) {
-        pages[page as usize].links[self.side] = Links { before: self.tail, after: NONE };
-        match self.tail {
-            NONE => self.head = page,
-            tail => pages[tail as usize].links[self.side].after = page,
-        }
-        self.tail = page;
-        self.len += 1;
-    }
-
-    fn remove(&mut self, pages: &mut [MapPage], page: u32) {
-        let Links { before, after } = pages[page as usize].links[self.side];
-        match before {
-            NONE => self.head = after,
-            before => pages[before as usize].links[self.side].after = after,
-        }
-        match after {
-            NONE => self.tail = before,
-            after => pages[after as usize].links[self.side].before = before,
-        }
-        self.len -= 1;
-    }
-
-    fn first(self) -> Option<u32> {
-        (self.head != NONE).then_some(self.head)
+impl Chained for MapPage {
+    fn links(&mut self, side: usize) -> &mut Links {
+        &mut self.links[side]
     }
 }
 
@@ -104,6 +64,16 @@ impl Linked for Waiter {
     fn next(&mut self) -> &mut u32 {
         &mut self.next
     }
+}
+
+/// A map page has room from now on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GivenRoom {
+    pub page: u32,
+    /// A command waits for it.
+    pub is_wanted: bool,
+    /// The clean one that had its place.
+    pub left: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -225,11 +195,12 @@ impl MapCache {
         false
     }
 
-    /// Gives room to the next map page that waits for it, if there is room; and whether a command waits for it.
-    pub(crate) fn take_room(&mut self) -> Option<(u32, bool)> {
+    /// Gives room to the next map page that waits for it, if there is room.
+    pub(crate) fn take_room(&mut self) -> Option<GivenRoom> {
         let orders =
             self.queues.map(|queue| queue.first().map_or(NEVER, |page| self.pages[page as usize].since));
         let rank = self.fair.choice(&orders, self.overtakes)?;
+        let mut left = None;
         if self.used.len == self.room {
             let oldest = self.used.first()?;
             let entry = &mut self.pages[oldest as usize];
@@ -238,13 +209,14 @@ impl MapCache {
             }
             entry.residence = Residence::Away;
             self.used.remove(&mut self.pages, oldest);
+            left = Some(oldest);
         }
         self.fair.took(rank, &orders);
         let page = self.queues[rank].first()?;
         self.queues[rank].remove(&mut self.pages, page);
         self.pages[page as usize].residence = Residence::Coming;
         self.used.push(&mut self.pages, page);
-        Some((page, rank == WANTED))
+        Some(GivenRoom { page, is_wanted: rank == WANTED, left })
     }
 
     /// A map page is in the controller: what waited for it goes on.
@@ -305,22 +277,11 @@ impl MapCache {
 impl MapCache {
     /// Checks that each map page is in the lists in which it should be.
     pub fn audit(&self) {
-        let listed = |chain: &Chain| {
-            let (mut listed, mut before, mut page) = (Vec::new(), NONE, chain.head);
-            while page != NONE {
-                let links = self.pages[page as usize].links[chain.side];
-                assert_eq!(links.before, before, "a list of map pages is torn");
-                listed.push(page);
-                (before, page) = (page, links.after);
-            }
-            assert_eq!((chain.tail, chain.len as usize), (before, listed.len()), "a list's end");
-            listed.sort_unstable();
-            listed
-        };
+        let listed = |chain: &Chain| chain.listed(&self.pages);
         let those = |is: fn(&MapPage) -> bool| -> Vec<u32> {
             (0..self.pages.len() as u32).filter(|&page| is(&self.pages[page as usize])).collect()
         };
-        let used = those(|page| matches!(page.residence, Residence::Coming | Residence::Here));
+        let used = those(|page| page.residence.has_room());
         assert!(used.len() <= self.room as usize, "{} map pages in room for {}", used.len(), self.room);
         assert_eq!(listed(&self.used), used);
         assert_eq!(listed(&self.dirty), those(|page| page.is_dirty && !page.is_leaving));

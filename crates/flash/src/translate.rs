@@ -4,7 +4,7 @@
 use crate::array::{Array, Class, Owner};
 use crate::command::{Command, Kind};
 use crate::layer::{Layer, MAP, SLOT, UNMAPPED};
-use crate::map_cache::MapCache;
+use crate::map_cache::{GivenRoom, MapCache};
 use crate::profile::UNIT_BYTES;
 use crate::tables::Words;
 
@@ -127,6 +127,7 @@ impl<W: Words> Layer<W> {
                 let place = std::mem::replace(&mut self.map[(self.logical + page) as usize], UNMAPPED);
                 if place != UNMAPPED {
                     self.records.deallocate(u64::from(self.logical + page), 1);
+                    self.forget_map_page(page);
                 }
                 self.invalidate(place);
             } else if is_changed {
@@ -140,6 +141,7 @@ impl<W: Words> Layer<W> {
     fn unmap(&mut self, unit: u32) -> bool {
         #[cfg(test)]
         self.contents.deallocate(unit);
+        self.forget_unit(unit);
         let entry = std::mem::replace(&mut self.map[unit as usize], UNMAPPED);
         let old = match entry & SLOT {
             0 => entry,
@@ -153,19 +155,28 @@ impl<W: Words> Layer<W> {
     #[cold]
     pub(crate) fn feed_map_cache(&mut self, array: &mut Array) {
         let Some(mut cache) = self.map_cache.take() else { return };
-        while let Some((page, is_wanted)) = cache.take_room() {
-            let place = self.map[(self.logical + page) as usize];
-            if place == UNMAPPED {
+        while let Some(GivenRoom { page, is_wanted, left }) = cache.take_room() {
+            left.into_iter().for_each(|page| self.keep_map_page(page));
+            if self.map[(self.logical + page) as usize] == UNMAPPED {
                 cache.came(page);
                 continue;
             }
-            self.counts.map_reads += 1;
-            let class = if is_wanted { Class::Host } else { Class::Layer };
-            let place = self.geometry.place(place);
-            self.submit_read(array, (class, false), place, (UNIT_BYTES, Owner::MapPage(page)));
+            match self.find_in_host(page, is_wanted) {
+                None => self.read_map_page(array, page, is_wanted),
+                Some(true) => cache.came(page),
+                Some(false) => {}
+            }
         }
         while cache.wants_write_out() && self.write_out(&mut cache, array) {}
         self.map_cache = Some(cache);
+    }
+
+    /// Reads a map page, which is in flash.
+    pub(crate) fn read_map_page(&mut self, array: &mut Array, page: u32, is_wanted: bool) {
+        self.counts.map_reads += 1;
+        let class = if is_wanted { Class::Host } else { Class::Layer };
+        let place = self.geometry.place(self.map[(self.logical + page) as usize]);
+        self.submit_read(array, (class, false), place, (UNIT_BYTES, Owner::MapPage(page)));
     }
 
     /// Programs dirty map pages; whether there is room.
@@ -188,6 +199,21 @@ impl<W: Words> Layer<W> {
         self.counts.map_writes += u64::from(count);
         self.submit_row(array, Class::Layer, row, count);
         true
+    }
+
+    /// The bytes of a page of the map.
+    pub(crate) fn map_page(&self, page: u32, into: &mut [u8; UNIT_BYTES as usize]) {
+        let profile = self.profile.map_cache.expect("a map page is of a map in flash");
+        let (entries, bytes) = (profile.entries(), profile.entry_bytes as usize);
+        let (first, end) = self.units_of_map_page(entries, page.into());
+        into.fill(0);
+        let mut word = [0];
+        for (unit, entry) in (first as usize..end as usize).zip(into.chunks_exact_mut(bytes)) {
+            self.map_words(unit, &mut word);
+            let word = word[0].to_le_bytes();
+            let len = bytes.min(word.len());
+            entry[..len].copy_from_slice(&word[..len]);
+        }
     }
 
     /// A map page was read.

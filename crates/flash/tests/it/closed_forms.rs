@@ -6,8 +6,8 @@
 
 use crate::drives::{Dice, nand, translation};
 use nvmed_flash::{
-    ArrayProfile, Command, FixedProfile, Flash, Kind, MapCacheProfile, Medium, Profile, Rate,
-    TranslationProfile, UNIT_BYTES,
+    ArrayProfile, Command, FixedProfile, Flash, HostPages, Kind, MapCacheProfile, Medium, Move, Profile,
+    Rate, TranslationProfile, UNIT_BYTES,
 };
 
 const READ_NS: u64 = 40_000;
@@ -45,11 +45,11 @@ fn in_place(array: &ArrayProfile) -> ArrayProfile {
     ArrayProfile { translation: None, ..array.clone() }
 }
 
-fn command(kind: Kind, unit: u64, units: u64) -> Command {
+pub(crate) fn command(kind: Kind, unit: u64, units: u64) -> Command {
     Command { kind, start: unit * UNIT_BYTES, bytes: units * UNIT_BYTES, urgent: false }
 }
 
-const WRITE: Kind = Kind::Write { fua: false };
+pub(crate) const WRITE: Kind = Kind::Write { fua: false };
 
 /// Keeps `depth` commands of a source under way until it ends; answers when each completed.
 fn saturate(flash: &mut Flash, depth: usize, commands: impl IntoIterator<Item = Command>) -> Vec<u64> {
@@ -91,10 +91,15 @@ fn near(measured: f64, expected: f64, percent: f64, what: &str) {
 }
 
 /// How long `command` takes alone, from a time when the drive is idle.
-fn alone(flash: &mut Flash, command: Command) -> u64 {
+pub(crate) fn alone(flash: &mut Flash, command: Command) -> u64 {
     let begin = flash.now() + 10_000_000;
-    flash.arrive(begin, &command);
-    flash.advance(u64::MAX).expect("it completes").time - begin
+    let _ = flash.arrive(begin, &command);
+    loop {
+        if let Some(done) = flash.advance(u64::MAX) {
+            return done.time - begin;
+        }
+        assert!(flash.next_due() < u64::MAX, "it completes");
+    }
 }
 
 #[test]
@@ -281,6 +286,95 @@ fn random_reads_wait_for_the_part_of_the_map_that_the_cache_lacks() {
         assert_eq!(after.map_hits + after.map_misses - before.map_hits - before.map_misses, count);
         assert_eq!(after.map_writes, before.map_writes, "reads change nothing");
     }
+}
+
+/// A drive with `pages` pages of a map in flash, of which its memory has room for `cached`, filled in its order.
+pub(crate) fn map_in_flash(pages: u64, cached: u64) -> Flash {
+    let mut array = array([2, 1, 2, 2, 2], 12_000);
+    (array.blocks[0].per_plane, array.blocks[0].pages) = (48, 1024);
+    (array.link_in, array.link_out) = (Rate { bytes: 4, ns: 1 }, Rate { bytes: 4, ns: 1 });
+    array.host_memory_ns = 900;
+    let units = pages * 1024;
+    array.capacity_bytes = units * UNIT_BYTES;
+    let map_cache = Some(MapCacheProfile { bytes: cached * UNIT_BYTES, entry_bytes: 4 });
+    array.translation.iter_mut().for_each(|layer| layer.map_cache = map_cache);
+    let mut flash = drive(&array);
+    fill(&mut flash, units);
+    flash
+}
+
+/// Mean time of `count` reads of units at random, one after another; `moved` is told each move.
+fn random_reads(flash: &mut Flash, units: u64, count: u64, mut moved: impl FnMut(&mut Flash, Move)) -> f64 {
+    let mut dice = Dice(count);
+    let mut busy = 0;
+    for _ in 0..count {
+        let begin = flash.now();
+        let _ = flash.arrive(begin, &command(Kind::Read, dice.roll(units), 1));
+        let end = loop {
+            let done = flash.advance(u64::MAX);
+            while let Some(of) = flash.next_move() {
+                moved(flash, of);
+            }
+            if let Some(done) = done {
+                break done.time;
+            }
+        };
+        busy += end - begin;
+    }
+    busy as f64 / count as f64
+}
+
+#[test]
+fn a_host_memory_buffer_saves_the_reads_of_the_map_pages_that_it_has() {
+    // Of M map pages c are in the drive's memory and h in the host's, each as likely as any other: an idle read, and of
+    // the part h / M a slot's way over the link, and of what neither has one more page operation.
+    let (pages, cached) = (256, 32);
+    let (operation_ns, link_ns, latency_ns) = (READ_NS as f64 + 12_000.0, 1024.0, 900.0);
+    let mut means = Vec::new();
+    for held in [0, 64, 128] {
+        let mut flash = map_in_flash(pages, cached);
+        let units = pages * 1024;
+        if held > 0 {
+            flash.give_host_memory(flash.now(), HostPages { map: held, read: 0 });
+        }
+        let _ = random_reads(&mut flash, units, 128 * pages, |_, _| ());
+        let before = flash.counts();
+        let mean = random_reads(&mut flash, units, 100_000, |_, _| ());
+        let of = |part: u64| part as f64 / pages as f64;
+        let from_host = of(held.into()) * (latency_ns + link_ns);
+        let from_flash = (1.0 - of(cached + u64::from(held))) * operation_ns;
+        let expected = operation_ns + link_ns + from_host + from_flash;
+        near(mean, expected, 3.0, &format!("{cached} and {held} of {pages} map pages"));
+        let (after, gets) = (flash.counts(), of(held.into()) * 100_000.0);
+        if held > 0 {
+            near((after.host_gets - before.host_gets) as f64, gets, 3.0, "map pages from the host");
+        }
+        means.push(mean);
+    }
+    assert!(means[1] < means[0] && means[2] < means[1], "the buffer is of no use: {means:?}");
+}
+
+#[test]
+fn a_host_memory_buffer_that_cannot_be_read_costs_the_way_there() {
+    // Each get fails: what should have come from the host is read from flash after all.
+    let (pages, cached, held) = (64, 8, 16);
+    let mut flash = map_in_flash(pages, cached);
+    flash.give_host_memory(flash.now(), HostPages { map: held, read: 0 });
+    let fail = |flash: &mut Flash, of: Move| {
+        if !of.is_put {
+            flash.move_failed(&of);
+        }
+    };
+    let _ = random_reads(&mut flash, pages * 1024, 8_192, fail);
+    let before = flash.counts();
+    let mean = random_reads(&mut flash, pages * 1024, 30_000, fail);
+    let after = flash.counts();
+    assert_eq!(after.host_gets, before.host_gets);
+    assert_eq!(after.map_reads - before.map_reads, after.map_misses - before.map_misses);
+    let of = |part: u64| part as f64 / pages as f64;
+    let operation_ns = READ_NS as f64 + 12_000.0;
+    let expected = operation_ns + 1024.0 + (1.0 - of(cached)) * operation_ns + of(held.into()) * 1924.0;
+    near(mean, expected, 3.0, "gets that fail");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod activity;
 mod closed_forms;
 mod drives;
+mod host_memory;
 mod kinds;
 mod oracle;
 mod restore;

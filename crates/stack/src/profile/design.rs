@@ -111,6 +111,7 @@ fn template(document: &Document) -> ArrayProfile {
         Some(in_place) => vec![in_place_kind(in_place)],
         None => document.blocks.iter().map(kind).collect(),
     };
+    let usual = ArrayProfile::default();
     ArrayProfile {
         capacity_bytes: 0,
         channels: geometry.channels.0,
@@ -124,6 +125,7 @@ fn template(document: &Document) -> ArrayProfile {
         sector_bytes: document.bus.sector_bytes.map_or(512, |bytes| bytes.0.into()),
         link_out: rate(document.link.read_mb_per_s),
         link_in: rate(document.link.write_mb_per_s),
+        host_memory_ns: document.link.host_memory_us.map_or(usual.host_memory_ns, |time| time.ns),
         command_ns: controller.command_us.ns,
         low_power_ns: controller.low_power_ms.ns,
         warm_up_ns: controller.warm_up_ms.ns,

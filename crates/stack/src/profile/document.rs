@@ -75,6 +75,8 @@ pub(crate) struct Bus {
 pub(crate) struct Link {
     pub read_mb_per_s: Option<MegabytesPerSecond>,
     pub write_mb_per_s: Option<MegabytesPerSecond>,
+    /// A read of the host's memory, without its bytes.
+    pub host_memory_us: Option<Microseconds>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -100,6 +100,7 @@ fn array(dice: &mut Dice) -> ArrayProfile {
         vec![block_kind(dice, page_units)]
     };
     let mut array = ArrayProfile {
+        host_memory_ns: 900,
         capacity_bytes: UNIT_BYTES,
         channels: 0,
         chips: 0,
