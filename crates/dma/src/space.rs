@@ -196,6 +196,12 @@ impl View {
         distant.send(address, memory, offset, len)
     }
 
+    /// Whether memory that this view gave is only the device's copy of what lies elsewhere.
+    #[must_use]
+    pub fn is_copy(&self, memory: &Mapping) -> bool {
+        self.table.distant && self.table.distant(memory, 0).is_some()
+    }
+
     /// As [`View::resolve`], with a share of the memory, which lives as long as it is held.
     ///
     /// # Errors

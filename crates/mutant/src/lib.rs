@@ -107,6 +107,8 @@ pub enum Mutant {
     SecondLookForgotten,
     /// The ledger counts a posted change before it is made.
     LedgerCountedEarly,
+    /// A drive uses its host's memory after the host has taken it back.
+    HmbAfterDisable,
 }
 
 impl Mutant {
@@ -125,6 +127,9 @@ impl Mutant {
 
     /// Those that deaths and stops at a point show (docs/spec/points.md).
     const STRUCK: [Self; 2] = [Self::SecondLookForgotten, Self::LedgerCountedEarly];
+
+    /// Those that a test of the device notices, in the process that makes them (docs/spec/hmb.md).
+    const DEVICE: [Self; 1] = [Self::HmbAfterDisable];
 
     /// All others: they are noticed by what is left when the power goes.
     pub const ALL: [Self; 34] = [
@@ -195,6 +200,7 @@ pub fn set_by(variable: impl Fn(&str) -> Option<String>) {
 /// When there is none: a test that makes no mistake would prove nothing.
 fn set_named(name: &str) {
     let all = Mutant::ALL.into_iter().chain(Mutant::CHECKED).chain(Mutant::MODELLED).chain(Mutant::STRUCK);
+    let all = all.chain(Mutant::DEVICE);
     let found = all.into_iter().find(|mutant| format!("{mutant:?}") == name);
     assert!(found.is_some(), "{name} is no deliberate mistake");
     set(found);

@@ -28,7 +28,15 @@ pub struct DriveLog {
     pub blocks: u64,
     /// Those of them that are bad.
     pub bad_blocks: u64,
-    _reserved_88: [u8; 424],
+    /// Bytes of the host memory buffer that the drive uses now.
+    pub host_memory_bytes: u64,
+    /// Pages of 4 KiB that were put there, since the controller was made.
+    pub host_puts: u64,
+    /// Those that came from there.
+    pub host_gets: u64,
+    /// How often the buffer was given up, since it had not what was put there, or was unmapped.
+    pub host_given_up: u64,
+    _reserved_120: [u8; 392],
 }
 
 const _: () = assert!(size_of::<DriveLog>() == 512);

@@ -100,12 +100,21 @@ pub struct IdentifyController {
     pub wctemp: u16,
     /// Critical Composite Temperature Threshold, kelvin.
     pub cctemp: u16,
-    _reserved_270: [u8; 10],
+    _reserved_270: [u8; 2],
+    /// Host Memory Buffer Preferred Size, units of 4 KiB; 0: it wants none.
+    pub hmpre: u32,
+    /// Host Memory Buffer Minimum Size, likewise.
+    pub hmmin: u32,
     /// Total NVM Capacity, bytes, low half first.
     pub tnvmcap: [u64; 2],
     /// Unallocated NVM Capacity, likewise.
     pub unvmcap: [u64; 2],
-    _reserved_312: [u8; 200],
+    _reserved_312: [u8; 20],
+    /// Host Memory Buffer Minimum Descriptor Entry Size, units of 4 KiB; 0: no limit.
+    pub hmminds: u32,
+    /// Host Memory Maximum Descriptors Entries; 0: no limit.
+    pub hmmaxd: u16,
+    _reserved_338: [u8; 174],
     /// Submission Queue Entry Size: log2 required low, maximum high.
     pub sqes: u8,
     /// Completion Queue Entry Size.
@@ -142,7 +151,10 @@ pub struct IdentifyController {
 const _: () = assert!(size_of::<IdentifyController>() == 4096);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, cntrltype) == 111);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, oacs) == 256);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, hmpre) == 272);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, tnvmcap) == 280);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, hmminds) == 332);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, hmmaxd) == 336);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, sqes) == 512);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, vwc) == 525);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, sgls) == 536);

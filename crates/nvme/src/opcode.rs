@@ -93,6 +93,8 @@ codes! {
         WriteAtomicity = 0x0a,
         /// Asynchronous Event Configuration.
         AsyncEventConfiguration = 0x0b,
+        /// Host Memory Buffer.
+        HostMemoryBuffer = 0x0d,
     }
 }
 

@@ -84,8 +84,8 @@ impl Controller {
                 self.identify(entry).and_then(|bytes| self.give(view, entry, &bytes)).map(|()| 0)
             }
             AdminOpcode::GetLogPage => self.get_log_page(view, entry).map(|()| 0),
-            AdminOpcode::SetFeatures => self.set_feature(entry),
-            AdminOpcode::GetFeatures => self.get_feature(entry),
+            AdminOpcode::SetFeatures => self.set_feature(view, entry),
+            AdminOpcode::GetFeatures => self.get_feature(view, entry),
             AdminOpcode::Abort => Ok(self.abort(outstanding, entry)),
             // Identify says that there is no keep alive timer (KAS 0).
             AdminOpcode::KeepAlive => Err(Status::INVALID_OPCODE.do_not_retry()),
@@ -104,7 +104,7 @@ impl Controller {
     }
 
     /// Copies `bytes` to the command's data pointer.
-    fn give(&self, view: &View, entry: &SubmissionEntry, bytes: &[u8]) -> Result<(), Status> {
+    pub(crate) fn give(&self, view: &View, entry: &SubmissionEntry, bytes: &[u8]) -> Result<(), Status> {
         let mut walk = PrpWalk::new(view, entry, bytes.len() as u64);
         let mut left = bytes;
         while let Some(piece) = walk.next() {

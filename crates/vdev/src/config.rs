@@ -1,6 +1,7 @@
 //! What a controller is like.
 
 use crate::fault::FaultPlan;
+use crate::host_memory::HostMemoryConfig;
 use nvmed_flash::{ArrayProfile, Medium, Profile};
 use nvmed_stamps::Stamps;
 use std::sync::Arc;
@@ -52,6 +53,8 @@ pub struct ControllerConfig {
     pub drive: Option<Profile>,
     /// What that drive is called.
     pub drive_name: DriveName,
+    /// What that drive asks its host's memory for, if it is one with a translation layer; absent, it wants none.
+    pub host_memory: Option<HostMemoryConfig>,
     /// What goes wrong; keep a clone to change it while the controller runs.
     pub faults: FaultPlan,
     /// Serial number, 1 to 20 printable ASCII characters. Absent, it is made from the medium's identity, and stays
@@ -74,6 +77,7 @@ impl Default for ControllerConfig {
             clock: Clock::Inline,
             drive: None,
             drive_name: DriveName::default(),
+            host_memory: None,
             faults: FaultPlan::default(),
             serial: None,
             stamps: None,
@@ -116,6 +120,11 @@ impl ControllerConfig {
         assert!(self.doorbell_stride <= 10, "doorbell stride {}", self.doorbell_stride);
         if let Some(Err(error)) = self.drive.as_ref().map(Profile::check) {
             panic!("a profile that its reader has not checked: {error}");
+        }
+        if let Some(host_memory) = &self.host_memory {
+            host_memory.check();
+            let has_layer = self.array().is_some_and(|array| array.translation.is_some());
+            assert!(has_layer, "a host memory buffer for what is no drive of NAND");
         }
     }
 }

@@ -276,6 +276,7 @@ impl Controller {
         for group in &self.groups {
             group.queues.lock().refresh(&self.space);
         }
+        self.settle_host_memory();
     }
 
     /// Interrupt vectors that completion queues can have: one for the admin queue, and one for each I/O queue.
@@ -323,7 +324,7 @@ impl Controller {
         self.bells.iter().for_each(Bell::nudge);
     }
 
-    fn gone(&self) -> bool {
+    pub(crate) fn gone(&self) -> bool {
         self.shape.load(Ordering::Acquire) & shape::GONE != 0
     }
 

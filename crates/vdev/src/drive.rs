@@ -7,6 +7,7 @@
 use crate::arbiter::Arbiter;
 use crate::controller::Controller;
 use crate::group::Due;
+use crate::host_memory::HostMemory;
 use crate::kept::{DriveFlash, Kept, KeptDrive, Life, empty};
 use crate::media::Span;
 use crate::outstanding::OutstandingCommand;
@@ -56,6 +57,7 @@ pub(crate) struct DriveState {
     /// Doorbells that are being served: the other one of two buffers.
     pub rungs: Vec<Rung>,
     pub recorder: Option<Box<Recorder>>,
+    pub host_memory: HostMemory,
 }
 
 /// A drive.
@@ -91,6 +93,7 @@ impl Drive {
             slots: Vec::with_capacity(profile.tickets() as usize),
             rungs: Vec::with_capacity(RUNGS_MAX),
             recorder: None,
+            host_memory: HostMemory::default(),
         };
         Self {
             state: Mutex::new(state),
@@ -129,6 +132,8 @@ impl Drive {
         self.clear();
         state.arbiter = Arbiter::new();
         state.slots.iter_mut().for_each(|slot| slot.live = false);
+        state.close_host_memory();
+        self.due.set(state.flash.next_due());
         state
     }
 }
@@ -173,14 +178,15 @@ impl Controller {
     pub(crate) fn rest_drive(&self) {
         let Some(drive) = &self.drive else { return };
         let mut state = drive.state.lock();
+        state.close_host_memory();
         let DriveState { flash, kept, slots, recorder, .. } = &mut *state;
         if let Some(kept) = kept {
             // As at a reset: what is under way never completes.
             slots.iter_mut().for_each(|slot| slot.live = false);
             let life = self.lived(kept.life);
             kept.rest(flash, recorder.as_deref_mut(), life);
-            drive.due.set(flash.next_due());
         }
+        drive.due.set(flash.next_due());
     }
 
     /// Whether commands take a drive's time.

@@ -1,11 +1,12 @@
 //! Set Features and Get Features (Base 2.0, 5.27).
 
 use crate::controller::Controller;
+use nvmed_dma::View;
 use nvmed_nvme::{AsyncEvent, FeatureId, Status, SubmissionEntry};
 use nvmed_units::Halves;
 
 /// Feature identifiers run from 1 to here.
-const FEATURES: usize = 12;
+const FEATURES: usize = 14;
 /// Temperature of a device without one: 300 K.
 pub(crate) const TEMPERATURE_K: u16 = 300;
 /// Over-temperature threshold until the host sets one, kelvin.
@@ -97,14 +98,16 @@ impl Features {
 }
 
 impl Controller {
-    /// The feature that a command names, if there is one; the write cache only where the medium has one.
+    /// The feature that a command names, if there is one; the write cache only where the medium has one, and the host
+    /// memory buffer only where the drive wants one.
     fn feature(&self, entry: &SubmissionEntry) -> Result<FeatureId, Status> {
         FeatureId::from_code(entry.cdw10.low().low())
             .filter(|&id| id != FeatureId::VolatileWriteCache || self.media.has_write_cache())
+            .filter(|&id| id != FeatureId::HostMemoryBuffer || self.config.host_memory.is_some())
             .ok_or(Status::INVALID_FIELD.do_not_retry())
     }
 
-    pub(crate) fn set_feature(&self, entry: &SubmissionEntry) -> Result<u32, Status> {
+    pub(crate) fn set_feature(&self, view: &View, entry: &SubmissionEntry) -> Result<u32, Status> {
         let id = self.feature(entry)?;
         // ONCS bit 4 says that the Save field is looked at, and Supported Capabilities that no feature is saveable.
         if entry.cdw10 >> 31 != 0 {
@@ -116,6 +119,7 @@ impl Controller {
         let value = entry.cdw11;
         let valid = match id {
             FeatureId::NumberOfQueues => return self.number_of_queues(value),
+            FeatureId::HostMemoryBuffer => return self.set_host_memory(view, entry),
             FeatureId::PowerManagement => value & 0x1f == 0,
             FeatureId::ErrorRecovery => value & DULBE == 0,
             FeatureId::InterruptVectorConfiguration => value & 0xffff <= u32::from(self.config.queues_max),
@@ -141,12 +145,16 @@ impl Controller {
         Ok(0)
     }
 
-    pub(crate) fn get_feature(&self, entry: &SubmissionEntry) -> Result<u32, Status> {
+    pub(crate) fn get_feature(&self, view: &View, entry: &SubmissionEntry) -> Result<u32, Status> {
         let id = self.feature(entry)?;
         let granted = u32::from(self.config.queues_max) - 1;
         match (entry.cdw10 >> 8 & 7, id) {
             (SELECT_CAPABILITIES, _) => Ok(CHANGEABLE),
             (SELECT_CURRENT..=SELECT_SAVED, FeatureId::NumberOfQueues) => Ok(granted | granted << 16),
+            (select @ SELECT_CURRENT..=SELECT_SAVED, FeatureId::HostMemoryBuffer) => {
+                let (value, attributes) = self.host_memory_feature(select == SELECT_CURRENT);
+                self.give(view, entry, &attributes).map(|()| value)
+            }
             (SELECT_CURRENT, _) => Ok(self.admin.lock().features.get(id, entry.cdw11)),
             // Nothing is saveable: the saved value is the default.
             (SELECT_DEFAULT | SELECT_SAVED, _) => Ok(Features::default().get(id, entry.cdw11)),

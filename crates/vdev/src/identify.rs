@@ -62,6 +62,10 @@ impl Controller {
         // Effects log, and extended Get Log Page data: NUMDU and LPO count.
         data.lpa = 0b110;
         data.elpe = ERROR_ENTRIES as u8 - 1;
+        if let Some(host_memory) = &self.config.host_memory {
+            (data.hmpre, data.hmmin) = (host_memory.pages(), host_memory.pages_min());
+            (data.hmminds, data.hmmaxd) = (1, host_memory.entries_max);
+        }
         let bytes = self.media.bytes();
         let total = self.config.array().map_or(bytes, |array| array.capacity_bytes);
         (data.tnvmcap[0], data.unvmcap[0]) = (total, total.saturating_sub(bytes));

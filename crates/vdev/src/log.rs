@@ -55,6 +55,9 @@ impl Controller {
             log.erases_max = wear.erases_max.into();
             log.blocks = wear.blocks.into();
             log.bad_blocks = wear.bad_blocks.into();
+            log.host_memory_bytes = state.host_memory_bytes();
+            (log.host_puts, log.host_gets) = (counts.host_puts, counts.host_gets);
+            log.host_given_up = state.host_memory.given_up;
             log
         })
     }

@@ -10,6 +10,7 @@ use crate::controller::Controller;
 use crate::drive::{Drive, DriveState, Rung, Slot};
 use crate::fault::Verdict;
 use crate::group::Queues;
+use crate::media::Media;
 use crate::outstanding::{HELD_MAX, OutstandingCommand, Work};
 use crate::recorder::Arrival;
 use crate::round::FORESEEN_BYTES;
@@ -70,6 +71,17 @@ impl Controller {
         any
     }
 
+    /// Lets everything happen that was to happen before, for a caller who holds group 0's lock, and then `change`, at
+    /// the time that it is told. What the host is to know it learns when the caller serves that group.
+    pub(crate) fn catch_up_drive(&self, drive: &Drive, change: impl FnOnce(&mut DriveState, u64)) {
+        let mut shift = self.shift(drive);
+        let (now, _) = shift.catch_up();
+        change(&mut shift.state, now);
+        for event in shift.rest().into_iter().flatten() {
+            self.admin.lock().record(event);
+        }
+    }
+
     /// Goes on with a completion queue that may have room again, and whose submission queues may have waited for that.
     #[cold]
     pub(crate) fn resume_drive(&self, drive: &Drive, cq: usize) {
@@ -117,19 +129,24 @@ impl<'a> Shift<'a> {
     }
 
     /// Gives all locks back, and tells the host what was wrong.
-    fn end(mut self) {
+    fn end(self) {
+        let controller = self.controller;
+        self.rest().into_iter().flatten().for_each(|event| controller.event(event));
+    }
+
+    /// Gives all locks back; answers what was wrong.
+    fn rest(mut self) -> [Option<AsyncEvent>; 2] {
         self.leave();
         self.keep();
+        if self.controller.gone() {
+            self.state.close_host_memory();
+        }
         // Last: until here whoever waits in simulated time finds something due, and lets no time pass.
         self.drive.due.set(self.state.flash.next_due());
-        let Self { controller, state, no_queue, no_entry, .. } = self;
-        drop(state);
-        if no_queue {
-            controller.event(AsyncEvent::INVALID_DOORBELL_REGISTER);
-        }
-        if no_entry {
-            controller.event(AsyncEvent::INVALID_DOORBELL_VALUE);
-        }
+        [
+            self.no_queue.then_some(AsyncEvent::INVALID_DOORBELL_REGISTER),
+            self.no_entry.then_some(AsyncEvent::INVALID_DOORBELL_VALUE),
+        ]
     }
 
     /// Keeps what has changed in the drive, if anything does.
@@ -167,7 +184,9 @@ impl<'a> Shift<'a> {
         let mut any = false;
         while self.state.flash.next_due() <= time_ns {
             any = true;
-            if let Some(done) = self.state.flash.advance(time_ns) {
+            let done = self.state.flash.advance(time_ns);
+            self.state.make_moves(&self.controller.media);
+            if let Some(done) = done {
                 self.complete(done);
                 if !self.state.arbiter.is_empty() {
                     self.fetch(done.time);
@@ -268,7 +287,7 @@ impl<'a> Shift<'a> {
         }
         let Some(slot) = self.state.slots.get_mut(done.ticket.0 as usize) else { return };
         if slot.live && !slot.further.is_empty() {
-            return self.state.go_on(done);
+            return self.state.go_on(&controller.media, done);
         }
         if !std::mem::take(&mut slot.live) {
             return;
@@ -372,7 +391,7 @@ impl Controller {
             // Its data is on its way to the processor when it is due.
             self.media.foresee(wanted.start, (wanted.bytes as usize).min(FORESEEN_BYTES));
         }
-        state.arrive(time_ns, Command { urgent, ..wanted }, slot);
+        state.arrive(&self.media, time_ns, Command { urgent, ..wanted }, slot);
         self.end_by(&verdict);
         false
     }
@@ -402,8 +421,9 @@ impl Controller {
 impl DriveState {
     /// A command arrives at the drive, which has room for it.
     #[inline]
-    fn arrive(&mut self, time_ns: u64, wanted: Command, slot: Slot) {
+    fn arrive(&mut self, media: &Media, time_ns: u64, wanted: Command, slot: Slot) {
         let ticket = self.flash.arrive(time_ns, &wanted);
+        self.make_moves(media);
         if let Some(recorder) = &mut self.recorder {
             let (queue, opcode) = (slot.command.sq_id, slot.command.entry.opcode);
             let time_ns = self.flash.now();
@@ -418,7 +438,7 @@ impl DriveState {
 
     /// A range of a Dataset Management is done, and the next one arrives in its place.
     #[cold]
-    fn go_on(&mut self, done: Completion) {
+    fn go_on(&mut self, media: &Media, done: Completion) {
         let done_slot = &mut self.slots[done.ticket.0 as usize];
         let mut further = std::mem::take(&mut done_slot.further);
         let Some(span) = further.pop() else { return };
@@ -427,7 +447,7 @@ impl DriveState {
         done_slot.live = false;
         let Slot { urgent, .. } = slot;
         let wanted = Command { kind: Kind::Deallocate, start: span.offset, bytes: span.bytes, urgent };
-        self.arrive(done.time, wanted, slot);
+        self.arrive(media, done.time, wanted, slot);
     }
 
     /// Puts a command where no ticket has led yet.
