@@ -1,5 +1,6 @@
 //! How a virtual controller behaves: its clock, its latencies, its faults, as options of the device string.
 
+use crate::host_memory::HostMemoryKeys;
 use crate::profile::{DriveProfile, ProfileFault};
 use nvmed_flash::{FixedProfile, Profile, Rate};
 use nvmed_units::parse_bytes;
@@ -16,6 +17,8 @@ pub struct Behaviour {
     pub profile: Option<String>,
     /// `record=`: the file that what arrives at the drive is written into.
     pub record: Option<String>,
+    /// `hmb=`, `hmb_min=`, `hmb_entries=`, `hmb_use=`: what the drive asks its host's memory for.
+    pub host_memory: Box<HostMemoryKeys>,
     /// `faults=`, as written: rules of a [`FaultPlan`], their parts separated by `+`.
     pub faults: String,
 }
@@ -36,7 +39,7 @@ impl Behaviour {
             ("profile", name) if !name.is_empty() => self.profile = Some(name.to_owned()),
             ("record", file) if !file.is_empty() => self.record = Some(file.to_owned()),
             ("faults", rules) => rules.trim().clone_into(&mut self.faults),
-            _ => return None,
+            _ => return self.host_memory.set((key, value)),
         }
         Some(())
     }
@@ -56,6 +59,7 @@ impl Behaviour {
         }
         options.extend(self.profile.iter().map(|name| format!("profile={name}")));
         options.extend(self.record.iter().map(|file| format!("record={file}")));
+        options.extend(self.host_memory.options());
         if !self.faults.is_empty() {
             options.push(format!("faults={}", self.faults));
         }

@@ -171,7 +171,9 @@ fn without_list(
     }
     let mut give_drive = |bytes| {
         let given = spec.behaviour.give_drive(bytes, &mut config);
-        given.map_err(|fault| StackError::Profile { device: name(), fault })
+        given.map_err(|fault| StackError::Profile { device: name(), fault })?;
+        let asked = spec.behaviour.host_memory.ask(&mut config);
+        asked.map_err(|error| StackError::Spec { device: name(), error })
     };
     if let Open::Create { bytes } = open {
         // Before a file is made that no drive of the profile fits.

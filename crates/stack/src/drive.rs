@@ -65,6 +65,9 @@ impl ImageDrive {
             device: DeviceSpec::Virtual(spec.clone()).to_string(),
             fault,
         })?;
+        let asked = spec.behaviour.host_memory.ask(&mut config);
+        let device = || DeviceSpec::Virtual(spec.clone()).to_string();
+        asked.map_err(|error| StackError::Spec { device: device(), error })?;
         let profile = config.drive.as_ref().expect("given above");
         let place = (Path::new(&spec.path), &media, flush(spec));
         let drive = KeptDrive::open(place, profile).map_err(|error| StackError::DriveFile { error })?;

@@ -188,6 +188,12 @@ pub enum SpecError {
         "device option `profile` says how long commands take; leave it out, or `latency` and `bandwidth`"
     )]
     ProfileAndLatency,
+    /// What a drive asks its host's memory for makes no sense.
+    #[error("device option `hmb`: {what}")]
+    HostMemory {
+        /// Why, and what to do.
+        what: &'static str,
+    },
     /// No built-in profile has the name that was given.
     #[error("device option `profile`: {fault}")]
     UnknownProfile {
@@ -216,7 +222,8 @@ type Setting<'a> = (&'a str, &'a str);
 impl VirtualSpec {
     const OPTIONS: &str = "media=file|dram|null, size=1G, flush=host|process, write_cache=volatile|none, \
                            lba=512|4096, serial=TEXT, clock=inline|threaded|virtual, latency=200us, read_latency=80us, \
-                           write_latency=20us, bandwidth=2G, profile=tlc|FILE, \
+                           write_latency=20us, bandwidth=2G, profile=tlc|FILE, hmb=64M, hmb_min=4K, hmb_entries=16, \
+                           hmb_use=map:60+read:40, \
                            faults=drop:op=read+nth=3;delay:us=500";
 
     fn set(&mut self, setting: Setting<'_>) -> Option<()> {
@@ -386,6 +393,7 @@ fn check_profile(behaviour: &Behaviour) -> Result<(), SpecError> {
     if behaviour.is_ambiguous() {
         return Err(SpecError::ProfileAndLatency);
     }
+    behaviour.host_memory.check()?;
     match behaviour.profile.as_deref().filter(|name| !DriveProfile::is_file(name)) {
         Some(name) => {
             DriveProfile::named(name).map(drop).map_err(|fault| SpecError::UnknownProfile { fault })
@@ -604,6 +612,7 @@ mod tests {
             "virtual:d.img?faults=drop:op=read+lba=1..9;stop",
             "virtual:d.img?clock=virtual,profile=emmc-8ps",
             "virtual:d.img?profile=./my drive.toml,faults=stop",
+            "virtual:d.img?profile=tlc,hmb=67108864,hmb_min=4096,hmb_entries=8,hmb_use=map:60+read:40",
             "vfio:0000:01:00.0?nsid=2,interrupts=off",
             "vfio-user:/run/nvmed.sock",
             "uring:/dev/nvme0n1?iopoll=on",
@@ -640,6 +649,13 @@ mod tests {
             ("d.img?profile=qlc", "no profile is called `qlc`; there are dram, xpoint"),
             ("d.img?profile=tlc,latency=1us", "leave it out, or `latency` and `bandwidth`"),
             ("d.img?bandwidth=1G,profile=a/b", "leave it out, or `latency` and `bandwidth`"),
+            ("d.img?hmb=4095", "device option `hmb=4095`"),
+            ("d.img?hmb=17G", "device option `hmb=17G`"),
+            ("d.img?hmb=1M,hmb_use=map", "device option `hmb_use=map`"),
+            ("d.img?hmb=1M,hmb_use=map:50+map:50", "device option `hmb_use=map:50+map:50`"),
+            ("d.img?hmb=1M,hmb_use=map:60+read:41", "more than 100 percent"),
+            ("d.img?hmb=1M,hmb_min=2M", "`hmb_min` is more than that"),
+            ("d.img?hmb_entries=2", "`hmb`: it is missing"),
             ("d.img?faults=drop:op=red", "fault rule `drop:op=red`: `op=red` is not understood"),
         ] {
             let said = DeviceSpec::parse(text).unwrap_err().to_string();

@@ -1,0 +1,171 @@
+//! What a virtual drive asks its host's memory for, as options of the device string (docs/spec/hmb.md, "Options").
+
+use crate::spec::SpecError;
+use nvmed_flash::{Medium, Profile};
+use nvmed_units::parse_bytes;
+use nvmed_vdev::{ControllerConfig, HostMemoryConfig};
+
+/// Bytes of a page of the buffer.
+const PAGE_BYTES: u64 = 4096;
+/// Descriptors that a drive uses, unless it is said: 64 MiB in the ranges of 4 MiB that Linux gives.
+const ENTRIES_MAX: u16 = 16;
+
+/// The options `hmb`, `hmb_min`, `hmb_entries` and `hmb_use`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostMemoryKeys {
+    /// `hmb=`: bytes that the drive would like; absent, it wants none.
+    pub bytes: Option<u64>,
+    /// `hmb_min=`: bytes with which it is content.
+    pub bytes_min: Option<u64>,
+    /// `hmb_entries=`: ranges that it uses, at most.
+    pub entries_max: Option<u16>,
+    /// `hmb_use=map:M+read:R`: percent of the buffer for pages of the map, and for units that were read.
+    pub shares: Option<(u32, u32)>,
+}
+
+impl HostMemoryKeys {
+    pub(crate) fn set(&mut self, (key, value): (&str, &str)) -> Option<()> {
+        match key {
+            "hmb" => self.bytes = Some(pages(value)?),
+            "hmb_min" => self.bytes_min = Some(pages(value)?),
+            "hmb_entries" => self.entries_max = Some(value.parse().ok()?),
+            "hmb_use" => self.shares = Some(shares(value)?),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    pub(crate) fn options(&self) -> Vec<String> {
+        let mut options = Vec::new();
+        options.extend(self.bytes.map(|bytes| format!("hmb={bytes}")));
+        options.extend(self.bytes_min.map(|bytes| format!("hmb_min={bytes}")));
+        options.extend(self.entries_max.map(|entries| format!("hmb_entries={entries}")));
+        options.extend(self.shares.map(|(map, read)| format!("hmb_use=map:{map}+read:{read}")));
+        options
+    }
+
+    /// Whether the options fit each other.
+    ///
+    /// # Errors
+    /// [`SpecError::HostMemory`] says which do not.
+    pub(crate) fn check(&self) -> Result<(), SpecError> {
+        let wrong = |what| Err(SpecError::HostMemory { what });
+        let Some(bytes) = self.bytes else {
+            let is_alone = *self == Self::default();
+            return if is_alone {
+                Ok(())
+            } else {
+                wrong("it is missing, and says how much the others are of")
+            };
+        };
+        if self.bytes_min.is_some_and(|least| least > bytes) {
+            return wrong("`hmb_min` is more than that; give less");
+        }
+        if self.shares.is_some_and(|(map, read)| map + read > 100) {
+            return wrong("`hmb_use` is more than 100 percent together; give less");
+        }
+        Ok(())
+    }
+
+    /// Lets the drive of a controller ask for what the options say.
+    ///
+    /// # Errors
+    /// [`SpecError::HostMemory`]: it is no drive that could use it.
+    pub(crate) fn ask(&self, config: &mut ControllerConfig) -> Result<(), SpecError> {
+        let wrong = |what| Err(SpecError::HostMemory { what });
+        let Some(bytes) = self.bytes else { return Ok(()) };
+        let Some(has_map_in_flash) = map_in_flash(config.drive.as_ref()) else {
+            return wrong(
+                "only a drive of NAND uses its host's memory; name such a profile, or leave it out",
+            );
+        };
+        let (map_percent, read_percent) =
+            self.shares.unwrap_or(if has_map_in_flash { (100, 0) } else { (0, 100) });
+        if map_percent > 0 && !has_map_in_flash {
+            return wrong(
+                "the drive has its whole map in its own memory; leave `map` out of `hmb_use`, or give its profile \
+                 `map_cache_bytes`",
+            );
+        }
+        config.host_memory = Some(HostMemoryConfig {
+            bytes,
+            bytes_min: self.bytes_min.unwrap_or(PAGE_BYTES),
+            entries_max: self.entries_max.unwrap_or(ENTRIES_MAX),
+            map_percent,
+            read_percent,
+        });
+        Ok(())
+    }
+}
+
+/// Whether a drive of NAND has its map in flash; `None` of any other.
+fn map_in_flash(drive: Option<&Profile>) -> Option<bool> {
+    let Medium::Array(array) = &drive?.medium else { return None };
+    array.translation.as_ref().map(|translation| translation.map_cache.is_some())
+}
+
+/// Bytes, of whole pages.
+fn pages(text: &str) -> Option<u64> {
+    let bytes = parse_bytes(text).ok()?;
+    let fits =
+        (PAGE_BYTES..=HostMemoryConfig::BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(PAGE_BYTES);
+    fits.then_some(bytes)
+}
+
+/// Percents, as `map:60+read:40`; what is not said is 0.
+fn shares(text: &str) -> Option<(u32, u32)> {
+    let (mut map, mut read) = (None, None);
+    for part in text.split('+') {
+        let (name, percent) = part.split_once(':')?;
+        let percent = percent.parse().ok().filter(|&percent: &u32| percent <= 100)?;
+        let place = match name {
+            "map" => &mut map,
+            "read" => &mut read,
+            _ => return None,
+        };
+        if place.replace(percent).is_some() {
+            return None;
+        }
+    }
+    Some((map.unwrap_or(0), read.unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::DriveProfile;
+
+    fn asked(profile: Option<&str>, options: &str) -> Result<HostMemoryConfig, String> {
+        let mut keys = HostMemoryKeys::default();
+        options.split(',').for_each(|option| keys.set(option.split_once('=').unwrap()).unwrap());
+        let mut config = ControllerConfig::default();
+        if let Some(name) = profile {
+            DriveProfile::named(name).unwrap().give_drive(1 << 30, &mut config).unwrap();
+        }
+        keys.ask(&mut config).map_err(|error| error.to_string())?;
+        Ok(config.host_memory.unwrap())
+    }
+
+    #[test]
+    fn a_drive_asks_for_what_it_can_use() {
+        let plain = asked(Some("tlc"), "hmb=64M").unwrap();
+        let expected = HostMemoryConfig {
+            bytes: 64 << 20,
+            bytes_min: 4096,
+            entries_max: 16,
+            map_percent: 0,
+            read_percent: 100,
+        };
+        assert_eq!(plain, expected);
+        let all = asked(Some("tlc"), "hmb=1M,hmb_min=64K,hmb_entries=0,hmb_use=read:25").unwrap();
+        assert_eq!((all.bytes_min, all.entries_max, all.read_percent), (65_536, 0, 25));
+        for (profile, options, wanted) in [
+            (None, "hmb=1M", "only a drive of NAND"),
+            (Some("dram"), "hmb=1M", "only a drive of NAND"),
+            (Some("tlc"), "hmb=1M,hmb_use=map:10+read:10", "leave `map` out of `hmb_use`"),
+        ] {
+            let told = asked(profile, options).unwrap_err();
+            assert!(told.contains(wanted), "{profile:?} with {options}: {told}");
+        }
+    }
+}
