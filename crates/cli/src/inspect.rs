@@ -54,6 +54,8 @@ struct Facts {
     nvme: Option<String>,
     /// What it says of itself, if it is a virtual drive.
     drive: Option<DriveIdentity>,
+    /// Bytes of the host's memory that it would like.
+    host_memory_bytes: u64,
     files: Result<Superblock, FsError>,
 }
 
@@ -67,17 +69,18 @@ pub fn info(arguments: &Info) -> Result<(), Failure> {
         return Err(Failure::usage(format!("info: {location}: not a device")));
     };
     let device = nvmed_stack::open_device(&spec, Open::Existing { locked_by_run: false })?;
-    let (nvme, drive) = match device.engine().identify_controller() {
+    let (nvme, drive, host_memory_bytes) = match device.engine().identify_controller() {
         // Base 2.0, 3.1.3.2: major, minor and tertiary version number.
         Ok(page) => (
             Some(format!("{}.{}.{}", page.ver >> 16, page.ver >> 8 & 0xff, page.ver & 0xff)),
             DriveIdentity::of(&page.vendor),
+            u64::from(page.hmpre) * 4096,
         ),
-        Err(EngineError::Unsupported { .. }) => (None, None),
+        Err(EngineError::Unsupported { .. }) => (None, None, 0),
         Err(error) => return Err(Failure::new(Status::Failed, format!("{name}: {error}"))),
     };
     let files = FileSystem::probe(&device);
-    let facts = Facts { name, device, nvme, drive, files };
+    let facts = Facts { name, device, nvme, drive, host_memory_bytes, files };
     let mut out = Output::new();
     out.text(&if arguments.json { facts.json() } else { facts.page() })?;
     out.finish()?;
@@ -86,6 +89,23 @@ pub fn info(arguments: &Info) -> Result<(), Failure> {
 }
 
 impl Facts {
+    /// What the device has of the host's memory, if it would like any.
+    fn host_memory(&self) -> String {
+        let has = self.device.engine().host_memory();
+        match (self.host_memory_bytes, has.bytes) {
+            (0, _) => String::new(),
+            (wanted, 0) => {
+                format!("            would like {} of the host's memory, and has none\n", size(wanted))
+            }
+            (wanted, bytes) => format!(
+                "            would like {} of the host's memory, and has {} in {} ranges\n",
+                size(wanted),
+                size(bytes),
+                has.ranges
+            ),
+        }
+    }
+
     fn page(&self) -> String {
         let geometry = self.device.geometry();
         let files = match &self.files {
@@ -105,7 +125,7 @@ impl Facts {
         format!(
             "device      {}\ncontroller  {}{}, serial {}, firmware {}\n            \
              {} I/O queues of {} commands, {} a command, {} write cache\n\
-             {}namespace   {} in {} LBAs of {} bytes\nfile system {files}\n",
+             {}{}namespace   {} in {} LBAs of {} bytes\nfile system {files}\n",
             self.name,
             self.nvme.as_ref().map_or(String::new(), |version| format!("NVMe {version}, ")),
             geometry.model,
@@ -116,6 +136,7 @@ impl Facts {
             size(u64::from(geometry.transfer_bytes_max)),
             if geometry.volatile_write_cache { "volatile" } else { "no volatile" },
             self.drive.as_ref().map(|of| drive::lines(of, 12)).unwrap_or_default(),
+            self.host_memory(),
             size(geometry.bytes()),
             geometry.lba_count,
             geometry.lba_bytes,
@@ -141,6 +162,11 @@ impl Facts {
         }
         if let Some(of) = &self.drive {
             facts["drive"] = drive::facts(of);
+        }
+        if self.host_memory_bytes > 0 {
+            let has = self.device.engine().host_memory();
+            facts["host_memory"] =
+                json!({ "wanted_bytes": self.host_memory_bytes, "bytes": has.bytes, "ranges": has.ranges });
         }
         if let Ok(files) = &self.files {
             facts["file_system"] = json!({

@@ -3,6 +3,7 @@
 use crate::arguments::Smart;
 use crate::failure::{Failure, Status};
 use crate::identify::celsius;
+use crate::inspect::size;
 use crate::location::parse_spec;
 use crate::output::Output;
 use nvmed_engine::EngineError;
@@ -60,6 +61,20 @@ fn flash_line(log: &DriveLog) -> String {
     format!(
         "flash        {amplification}; {} erases, {} to {} of a block; {} of {} blocks bad\n",
         log.erases, log.erases_min, log.erases_max, log.bad_blocks, log.blocks
+    ) + &host_memory_line(log)
+}
+
+/// What it does with its host's memory, if it has any, or had.
+fn host_memory_line(log: &DriveLog) -> String {
+    if (log.host_memory_bytes, log.host_given_up) == (0, 0) {
+        return String::new();
+    }
+    format!(
+        "host memory  {} used; {} pages put there, {} taken from there; given up {} times\n",
+        size(log.host_memory_bytes),
+        log.host_puts,
+        log.host_gets,
+        log.host_given_up
     )
 }
 
@@ -152,6 +167,10 @@ fn facts(name: &str, log: &SmartLog, drive: Option<&DriveLog>) -> String {
             "erases_max": drive.erases_max,
             "blocks": drive.blocks,
             "bad_blocks": drive.bad_blocks,
+            "host_memory_bytes": drive.host_memory_bytes,
+            "host_memory_puts": drive.host_puts,
+            "host_memory_gets": drive.host_gets,
+            "host_memory_given_up": drive.host_given_up,
         });
     }
     format!("{facts}\n")

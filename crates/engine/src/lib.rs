@@ -62,6 +62,15 @@ impl Geometry {
     }
 }
 
+/// Memory of the host that a device has been lent (NVMe Base 2.0, 8.9, Host Memory Buffer).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostMemoryUse {
+    /// Bytes of it; 0 if there is none.
+    pub bytes: u64,
+    /// In so many ranges.
+    pub ranges: u32,
+}
+
 /// A device that hands out queue pairs.
 pub trait Engine: Send + Sync {
     /// What the device is.
@@ -158,6 +167,10 @@ pub trait Engine: Send + Sync {
     /// The controller did not come back: then every queue pair fails. Or the engine has no reset.
     fn reset(&self) -> Result<(), EngineError> {
         Err(EngineError::Unsupported { what: "a controller reset" })
+    }
+    /// The memory that the device has been lent, because it would like some.
+    fn host_memory(&self) -> HostMemoryUse {
+        HostMemoryUse::default()
     }
     /// An asynchronous event that the device told of since the last call, if one came. The engine has
     /// acted on it: a changed namespace was looked at again.

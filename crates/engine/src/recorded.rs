@@ -3,8 +3,8 @@
 //! It exists where requests are recorded, so that elsewhere nothing is on the way of a command.
 
 use crate::{
-    AsyncEvent, Command, Completion, Engine, EngineError, Geometry, Operation, QueueOptions, QueuePair,
-    Request, Segment, SubmitError, Transfer, Waited,
+    AsyncEvent, Command, Completion, Engine, EngineError, Geometry, HostMemoryUse, Operation, QueueOptions,
+    QueuePair, Request, Segment, SubmitError, Transfer, Waited,
 };
 use nvmed_nvme::{IdentifyController, IdentifyNamespace};
 use nvmed_stamps::{Op, Probe, Producer, Stamped, Stamps};
@@ -260,6 +260,10 @@ impl Engine for RecordedEngine {
 
     fn reset(&self) -> Result<(), EngineError> {
         self.inner.reset()
+    }
+
+    fn host_memory(&self) -> HostMemoryUse {
+        self.inner.host_memory()
     }
 
     fn take_event(&self) -> Result<Option<AsyncEvent>, EngineError> {

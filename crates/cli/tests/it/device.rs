@@ -79,6 +79,46 @@ fn a_device_has_a_profile() {
 }
 
 #[test]
+fn a_drive_has_memory_of_its_host() {
+    let scratch = Scratch::new();
+    let ram = "virtual:?media=dram,size=64M";
+    for (options, line) in [
+        ("profile=tlc,hmb=64M", "would like 64.0 MiB of the host's memory, and has 64.0 MiB in 16 ranges\n"),
+        (
+            "profile=tlc,hmb=6M,hmb_entries=1",
+            "would like 6.0 MiB of the host's memory, and has 6.0 MiB in 1 ranges\n",
+        ),
+        ("profile=tlc,hmb=1G,hmb_min=1G", "would like 1.0 GiB of the host's memory, and has none\n"),
+    ] {
+        let page = scratch.ok(["info", &format!("{ram},{options}")]);
+        assert!(page.contains(line), "{page}");
+    }
+    assert!(!scratch.ok(["info", &format!("{ram},profile=tlc")]).contains("host's memory"));
+    let json = scratch.ok(["info", "--json", &format!("{ram},profile=tlc,hmb=8M")]);
+    let expected = "\"host_memory\":{\"wanted_bytes\":8388608,\"bytes\":8388608,\"ranges\":2}";
+    assert!(json.contains(expected), "{json}");
+    for (options, wrong) in [
+        ("hmb=1G", "only a drive of NAND"),
+        ("profile=dram,hmb=1G", "only a drive of NAND"),
+        ("profile=tlc,hmb=1G,hmb_use=map:100", "leave `map` out of `hmb_use`"),
+        ("profile=tlc,hmb_entries=3", "device option `hmb`: it is missing"),
+        ("profile=tlc,hmb=1K", "device option `hmb=1K`"),
+    ] {
+        scratch.fails(["info", &format!("{ram},{options}")], 2, wrong);
+    }
+    // A file on a drive that stays, through a buffer that is smaller than it.
+    scratch.ok(["device", "create", "d.img", "--profile", "slc", "--size", "64M"]);
+    scratch.ok(["format", "d.img"]);
+    scratch.file("a", "text\n".repeat(100_000));
+    scratch.ok(["cp", "a", "virtual:d.img?hmb=64K:/a"]);
+    assert_eq!(scratch.ok(["cat", "virtual:d.img?hmb=64K:/a"]).len(), 500_000);
+    let page = scratch.ok(["smart", "virtual:d.img?hmb=64K"]);
+    assert!(page.contains("host memory  64.0 KiB used; "), "{page}");
+    let json = scratch.ok(["smart", "--json", "virtual:d.img?hmb=64K"]);
+    assert!(json.contains("\"host_memory_bytes\":65536,"), "{json}");
+}
+
+#[test]
 fn a_drive_stays_with_its_image() {
     let scratch = Scratch::new();
     let made = scratch.ok(["device", "create", "d.img", "--profile", "slc", "--size", "64M"]);

@@ -4,9 +4,11 @@ use super::handshake::{AdminQueues, Patience};
 use super::ring::{CQE_BYTES, Region, Ring, SQE_BYTES, Shape};
 use crate::{Command, EngineError, Priority, QueueFault, Transfer};
 use nvmed_dma::Transport;
-use nvmed_nvme::{AdminOpcode, AsyncEvent, Cns, FeatureId, Status, SubmissionEntry};
+use nvmed_nvme::{
+    AdminOpcode, AsyncEvent, Cns, ENABLE_HOST_MEMORY, FeatureId, MEMORY_RETURN, Status, SubmissionEntry,
+};
 use nvmed_sys::Pages;
-use nvmed_units::{CommandId, DeviceAddress, NamespaceId, QueueId};
+use nvmed_units::{CommandId, DeviceAddress, Halves, NamespaceId, QueueId};
 use std::sync::Arc;
 
 /// Entries of each admin queue: one command, one event request, and room to see a fault in.
@@ -21,6 +23,8 @@ const _: () = assert!(ENTRIES as usize * CQE_BYTES <= DATA_OFFSET - CQ_OFFSET);
 const TIMEOUT_MS: u32 = 60_000;
 /// How long an Abort may take: one that hangs is answered by a reset, for which somebody waits.
 const ABORT_TIMEOUT_MS: u32 = 5_000;
+/// How long the return of the host's memory may take before a shutdown, which ends its use in any case.
+const RETURN_TIMEOUT_MS: u32 = 5_000;
 /// Set in the identifier of the event request, clear in all others.
 const EVENT_CID: u16 = 0x8000;
 
@@ -192,6 +196,28 @@ impl Admin {
         let mut entry = SubmissionEntry::new(AdminOpcode::SetFeatures as u8, CommandId(0), NamespaceId(0));
         (entry.cdw10, entry.cdw11) = (feature as u32, value);
         self.run("Set Features", entry)
+    }
+
+    /// Set Features, Host Memory Buffer (Base 2.0, 5.27.1.10): so many pages, in the ranges of a list with so many
+    /// entries; `again` says that the controller had them before.
+    pub(super) fn enable_host_memory(
+        &mut self,
+        (pages, again): (u32, bool),
+        (list, entries): (DeviceAddress, u32),
+    ) -> Result<(), EngineError> {
+        let mut entry = SubmissionEntry::new(AdminOpcode::SetFeatures as u8, CommandId(0), NamespaceId(0));
+        entry.cdw10 = FeatureId::HostMemoryBuffer as u32;
+        entry.cdw11 = ENABLE_HOST_MEMORY | if again { MEMORY_RETURN } else { 0 };
+        (entry.cdw12, entry.cdw13, entry.cdw14) = (pages, list.0.low(), list.0.high());
+        entry.cdw15 = entries;
+        self.run("Set Features", entry).map(|_| ())
+    }
+
+    /// Takes back what [`Self::enable_host_memory`] has lent.
+    pub(super) fn disable_host_memory(&mut self) -> Result<(), EngineError> {
+        let mut entry = SubmissionEntry::new(AdminOpcode::SetFeatures as u8, CommandId(0), NamespaceId(0));
+        entry.cdw10 = FeatureId::HostMemoryBuffer as u32;
+        self.run_for(RETURN_TIMEOUT_MS, "Set Features", entry).map(|_| ())
     }
 
     pub(super) fn get_feature(&mut self, feature: FeatureId) -> Result<u32, EngineError> {

@@ -2,9 +2,10 @@
 
 use super::admin::{Admin, Class};
 use super::handshake;
+use super::host_memory::HostMemory;
 use super::namespace::Namespace;
 use super::ring::Shape;
-use crate::{EngineError, Geometry, QUEUE_DEPTH_MAX, QueueFault, QueueOptions};
+use crate::{EngineError, Geometry, HostMemoryUse, QUEUE_DEPTH_MAX, QueueFault, QueueOptions};
 use nvmed_dma::Transport;
 use nvmed_nvme::register::{Capabilities, ControllerStatus};
 use nvmed_nvme::{AsyncEvent, Cns, FeatureId, IdentifyController, IdentifyNamespace, command_set};
@@ -45,6 +46,8 @@ pub(super) struct Controller {
     events: Mutex<VecDeque<AsyncEvent>>,
     /// Queue numbers not in use.
     free: Mutex<Vec<u16>>,
+    /// Memory that the controller has been lent: given back after it was disabled, as the queues' is.
+    host_memory: Mutex<Option<HostMemory>>,
 }
 
 impl Controller {
@@ -69,6 +72,7 @@ impl Controller {
             resetting: Mutex::default(),
             events: Mutex::default(),
             free: Mutex::default(),
+            host_memory: Mutex::default(),
         };
         let (namespace, geometry) = controller.bring_up(&mut controller.admin())?;
         *controller.free.lock() = (1..=geometry.queues_max).rev().collect();
@@ -82,14 +86,35 @@ impl Controller {
     /// Enables the controller, which is disabled, and asks what it is.
     fn bring_up(&self, admin: &mut Admin) -> Result<(Namespace, Geometry), EngineError> {
         handshake::enable(&*self.transport, self.cap, &admin.queues())?;
-        let (namespace, geometry) = describe(admin, self.cap, self.nsid)?;
+        let (wanted, namespace, geometry) = describe(admin, self.cap, self.nsid)?;
         self.lba_count.store(namespace.lba_count, Ordering::Relaxed);
         if handshake::arbitrates(self.cap) {
             // A controller that keeps its own weights still serves every class.
             let _ = admin.set_feature(FeatureId::Arbitration, ARBITRATION);
         }
+        self.lend(admin, &wanted);
         admin.arm();
         Ok((namespace, geometry))
+    }
+
+    /// Lends a controller the memory that it would like; after a reset what it had before. Without, it does its work,
+    /// too, so that nothing here is an error.
+    fn lend(&self, admin: &mut Admin, wanted: &IdentifyController) {
+        let mut memory = self.host_memory.lock();
+        let again = memory.is_some();
+        if !again {
+            *memory = HostMemory::new(&self.transport, wanted);
+        }
+        let lent = memory.as_ref().map(|memory| memory.lend(admin, again));
+        if let Some(Err(EngineError::Command { .. })) = lent {
+            // After any other error nobody knows whether the controller uses it.
+            *memory = None;
+        }
+    }
+
+    /// What the controller has been lent.
+    pub(super) fn host_memory(&self) -> HostMemoryUse {
+        self.host_memory.lock().as_ref().map(HostMemory::what).unwrap_or_default()
     }
 
     /// How many resets there were; another number than before tells a queue that its device forgot it.
@@ -159,9 +184,13 @@ impl Controller {
     /// As [`handshake::shutdown`].
     pub(super) fn shutdown(&self) -> Result<(), EngineError> {
         let _resetting = self.resetting.lock();
-        let _admin = self.admin();
+        let mut admin = self.admin();
         if self.epoch.swap(CLOSED, Ordering::AcqRel) == CLOSED {
             return Ok(());
+        }
+        if self.host_memory.lock().is_some() {
+            // Base 2.0, 8.9: before a shutdown. One that does not do it does so at the shutdown itself.
+            let _ = admin.disable_host_memory();
         }
         handshake::shutdown(&*self.transport)
     }
@@ -263,7 +292,7 @@ fn describe(
     admin: &mut Admin,
     cap: Capabilities,
     nsid: NamespaceId,
-) -> Result<(Namespace, Geometry), EngineError> {
+) -> Result<(IdentifyController, Namespace, Geometry), EngineError> {
     let controller = identify_controller(admin)?;
     if cap.css() & SEVERAL_COMMAND_SETS != 0 {
         check_command_set(admin, nsid)?;
@@ -288,7 +317,7 @@ fn describe(
         model: text(&controller.mn),
         firmware: text(&controller.fr),
     };
-    Ok((namespace, geometry))
+    Ok((controller, namespace, geometry))
 }
 
 /// A namespace of another command set has Reads and Writes that mean something else.

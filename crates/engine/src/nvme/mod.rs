@@ -3,14 +3,15 @@
 mod admin;
 mod controller;
 mod handshake;
+mod host_memory;
 mod namespace;
 mod prp;
 mod queue;
 mod ring;
 
 use crate::{
-    Command, Engine, EngineError, Geometry, QUEUE_DEPTH_MAX, QueueFault, QueueOptions, QueuePair, Transfer,
-    Waited,
+    Command, Engine, EngineError, Geometry, HostMemoryUse, QUEUE_DEPTH_MAX, QueueFault, QueueOptions,
+    QueuePair, Transfer, Waited,
 };
 use controller::Controller;
 use namespace::Namespace;
@@ -137,6 +138,10 @@ impl Engine for NvmeEngine {
 
     fn reset(&self) -> Result<(), EngineError> {
         self.controller.reset()
+    }
+
+    fn host_memory(&self) -> HostMemoryUse {
+        self.controller.host_memory()
     }
 
     fn take_event(&self) -> Result<Option<AsyncEvent>, EngineError> {

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::IntoBytes;
 
 const PAGE_BYTES: usize = 4096;
-/// Admin commands that opening may take: two of Identify, features, directive, arbitration, event.
-const ASKED_MAX: usize = 8;
+/// Admin commands that opening may take: two of Identify, features, directive, arbitration, memory, event.
+const ASKED_MAX: usize = 9;
 
 /// What a controller says: the pages of controller and namespace, and the result of every other command.
 #[derive(Clone, Debug)]
@@ -38,8 +38,10 @@ fn page(good: Vec<u8>, fields: &'static [usize]) -> impl Strategy<Value = Vec<u8
 }
 
 fn words() -> impl Strategy<Value = Words> {
-    // SN, MN, FR, MDTS, OACS, SQES, CQES, ONCS, VWC (Base 2.0, figure 276).
-    const CONTROLLER: &[usize] = &[4, 23, 24, 63, 64, 71, 77, 256, 257, 512, 513, 520, 521, 525];
+    // SN, MN, FR, MDTS, OACS, HMPRE, HMMIN, HMMINDS, HMMAXD, SQES, CQES, ONCS, VWC (Base 2.0, figure 276).
+    const CONTROLLER: &[usize] = &[
+        4, 23, 24, 63, 64, 71, 77, 256, 257, 272, 273, 275, 276, 279, 332, 335, 336, 512, 513, 520, 521, 525,
+    ];
     // NSZE, NLBAF, FLBAS, DLFEAT, the first two formats (NVM Command Set 1.0, figure 97).
     const NAMESPACE: &[usize] = &[0, 1, 2, 3, 4, 5, 6, 7, 25, 26, 33, 128, 129, 130, 131, 132, 133, 134, 135];
     let controller = page(good_controller().as_bytes().to_vec(), CONTROLLER);

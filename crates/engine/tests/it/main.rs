@@ -2,6 +2,7 @@
 
 mod controller;
 mod depth;
+mod host_memory;
 mod hostile;
 mod identify;
 mod puppet;
