@@ -1,6 +1,7 @@
 //! Which experiments there are.
 
 mod baseline;
+mod hmbio;
 mod iiswc15;
 mod mobile;
 mod mongodb;
@@ -16,7 +17,7 @@ use crate::experiment::Experiment;
 /// here, and its entry in `data/published.json`.
 #[must_use]
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    static ALL: [&dyn Experiment; 28] = [
+    static ALL: [&dyn Experiment; 35] = [
         &baseline::SEQUENTIAL,
         &baseline::RANDREAD_1T,
         &baseline::RANDWRITE_1T,
@@ -45,6 +46,13 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &iiswc15::Space,
         &iiswc15::Implications,
         &iiswc15::Overhead,
+        &hmbio::SqWaiting,
+        &hmbio::Queueing,
+        &hmbio::AverageLatency,
+        &hmbio::Tail,
+        &hmbio::PerRequest,
+        &hmbio::Flat,
+        &hmbio::BackgroundCost,
     ];
     &ALL
 }

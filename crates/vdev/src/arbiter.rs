@@ -1,4 +1,5 @@
 //! Whose commands are taken next: round robin, or weighted round robin with urgent priority class (Base 2.0, 3.4.4).
+//! An experiment that has queues and a drive, and no controller, asks the same arbiter.
 
 use nvmed_nvme::FeatureId;
 use std::collections::VecDeque;
@@ -13,13 +14,14 @@ pub(crate) const TURNS: u32 = 256;
 
 /// How many commands a turn, and a round of each weighted class, may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Weights {
+pub struct Weights {
     burst: u32,
     classes: [u32; CLASSES],
 }
 
 impl Weights {
     /// From the Arbitration feature (Base 2.0, 5.27.1.1); weights are 0's based.
+    #[must_use]
     pub fn new(feature: u32) -> Self {
         let burst = feature & 7;
         let burst = if burst == BURST_UNLIMITED { u32::MAX } else { 1 << burst };
@@ -31,9 +33,10 @@ impl Weights {
     pub const ALONE: Self = Self { burst: u32::MAX, classes: [u32::MAX; CLASSES] };
 }
 
-/// Submission queues with commands, by class, and what each class may still take in this round.
-#[derive(Debug)]
-pub(crate) struct Arbiter {
+/// Submission queues with commands, by class (as QPRIO numbers them: 0 is urgent), and what each class may still take
+/// in this round. With round robin all queues are of class 0.
+#[derive(Debug, Default)]
+pub struct Arbiter {
     ready: [VecDeque<u16>; CLASSES],
     /// A bit a queue: it is in `ready`.
     there: [u64; 4],
@@ -44,16 +47,20 @@ pub(crate) struct Arbiter {
 
 /// A queue's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub struct Turn {
+    /// Whose.
     pub queue: u16,
+    /// Its class.
     pub class: usize,
     /// Commands that it may take.
     pub limit: u32,
 }
 
 impl Arbiter {
+    /// No queue has commands.
+    #[must_use]
     pub fn new() -> Self {
-        Self { ready: Default::default(), there: [0; 4], queues: 0, credit: [0; CLASSES] }
+        Self::default()
     }
 
     /// A queue has commands. One that is there already stays where it is.
@@ -70,17 +77,20 @@ impl Arbiter {
         }
     }
 
+    /// Whether no queue has commands.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queues == 0
     }
 
     /// Whether one queue has commands and no other, so that its turn needs no weights.
+    #[must_use]
     pub fn is_alone(&self) -> bool {
         self.queues == 1
     }
 
     /// A queue has no commands any more.
-    pub fn remove(&mut self, queue: u16) {
+    pub(crate) fn remove(&mut self, queue: u16) {
         let (word, bit) = (usize::from(queue) / 64 % 4, 1u64 << (queue % 64));
         if self.there[word] & bit != 0 {
             self.there[word] &= !bit;

@@ -53,6 +53,7 @@ mod time;
 mod transport;
 mod volatile;
 
+pub use arbiter::{Arbiter, Turn, Weights};
 pub use backing::Backing;
 pub use config::{Clock, ControllerConfig, DriveName, QUEUE_ENTRIES_MAX};
 pub use controller::Controller;

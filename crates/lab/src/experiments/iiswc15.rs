@@ -30,7 +30,7 @@ fn applications() -> Vec<Row> {
 }
 
 /// A trace like a row.
-fn synthesised(row: &Row, seed: u64) -> Result<impl Iterator<Item = Request>, LabError> {
+pub(super) fn synthesised(row: &Row, seed: u64) -> Result<impl Iterator<Item = Request>, LabError> {
     let failed = |error| LabError::missing(format!("no trace is like the row of {}: {error}", row.name));
     let model = Model::of(row).map_err(failed)?;
     Synthesis::of(&model, seed).map_err(failed)
