@@ -4,7 +4,9 @@ mod cost;
 mod device;
 mod host;
 mod latency;
+mod launch;
 mod matrix;
+mod oracle;
 mod path;
 mod queue_pair;
 mod queueing;
@@ -13,6 +15,7 @@ mod workload;
 
 pub(super) use cost::BackgroundCost;
 pub(super) use latency::{AverageLatency, PerRequest};
+pub(super) use launch::ProgramStart;
 pub(super) use queueing::{Queueing, SqWaiting};
 pub(super) use tail::{Flat, Tail};
 

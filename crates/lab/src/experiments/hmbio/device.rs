@@ -12,6 +12,25 @@ const PART: u64 = 8;
 /// Commands that the controller has fetched: twice the dies, and the paper's 16,384 entries less the 14,890 that wait.
 pub(super) const WINDOWS: [u32; 2] = [32, 1494];
 
+/// What a drive does for urgent pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Inside {
+    /// It has places beyond the window, for them alone.
+    pub has_places: bool,
+    /// They are the first at registers, cells and buses.
+    pub is_ranked: bool,
+    /// Each die has a second register, for them alone.
+    pub has_register: bool,
+    /// What is in a die in which one of them waits passes the bus before others.
+    pub inherits: bool,
+}
+
+impl Inside {
+    /// Nothing.
+    pub(super) const PLAIN: Self =
+        Self { has_places: false, is_ranked: false, has_register: false, inherits: false };
+}
+
 /// A drive that takes so many commands.
 #[derive(Clone, Debug)]
 pub(super) struct Device {

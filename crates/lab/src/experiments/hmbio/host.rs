@@ -18,7 +18,7 @@ const COMMAND_BYTES_MAX: u64 = 128 << 10;
 /// Slots of HMB-I/O. What finds none goes to the urgent queue.
 const SLOTS: u32 = 64;
 /// One access to the host's memory: what HMB-I/O takes for its metadata.
-const HOST_MEMORY_NS: u64 = 1_000;
+pub(super) const HOST_MEMORY_NS: u64 = 1_000;
 /// The Arbitration feature after a reset: one command a turn, all weights alike.
 const ARBITRATION: u32 = 0;
 /// Classes as QPRIO numbers them; with round robin there is one.

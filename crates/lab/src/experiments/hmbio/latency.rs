@@ -1,14 +1,17 @@
 //! Mean latencies of urgent requests (Figure 7), and single ones (Figure 9).
 
-use super::device::{Device, WINDOWS};
-use super::host::{Host, Load, Pace};
+use super::device::{Device, Inside, WINDOWS};
+use super::host::{HOST_MEMORY_NS, Host, Load, Pace};
 use super::matrix::{Column, DEPTH, Runs, matrix, mean, percentile, prepared};
+use super::oracle::Oracle;
 use super::path::Path;
-use super::workload::Workload;
+use super::workload::{UrgentRequest, Workload};
 use crate::cell::Cell;
 use crate::duel::{Measured, Series};
 use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Finding, Goal};
+use nvmed_dice::Dice;
+use nvmed_flash::UNIT_BYTES;
 
 /// How much lower the paper's mean latencies are by HMB-I/O, at least and at most.
 const PRINTED: [f64; 2] = [31.6, 459.7];
@@ -19,7 +22,17 @@ const SHOWN: [&str; 3] = ["Movie", "Amazon", "Twitter"];
 /// The workload that is run without cut pauses, and how many of its requests.
 const UNCUT: (&str, usize) = ("Booting", 2000);
 
+/// Urgent reads of one page that are held against the oracle, and the time from one to the next: longer than any takes,
+/// so that each is alone.
+const SINGLES: u64 = 2000;
+const SINGLE_PAUSE_NS: u64 = 3_000_000;
+const ORACLE_PERCENT: f64 = 10.0;
+/// Dies of the drive: so many neighbours are in different ones.
+const DIES: u64 = 16;
+
 /// Columns.
+const ORACLE: &str = "one page by hmb-io, us over the oracle";
+const WAVES: &str = "ms by hmb-io, busy over idle";
 const NORMAL: &str = "normal path, ms over reads ahead / reached rate";
 const IDLE: &str = "idle, ms by hmb-io over the normal path";
 const LOWER: &str = "normal over hmb-io, beside the paper's";
@@ -46,6 +59,26 @@ impl AverageLatency {
             forced_ms,
             runs.means_ms(column).median(),
         ))
+    }
+
+    /// Urgent reads of one page beside the load, and what the oracle says of them.
+    fn single_pages(effort: &Effort) -> Result<Cell, LabError> {
+        let device = Device::new(WINDOWS[0])?;
+        let count = if effort.quick { SINGLES / 4 } else { SINGLES };
+        let mut dice = Dice::new(1);
+        let mut read = |at: u64| UrgentRequest {
+            arrival_ns: at * SINGLE_PAUSE_NS + dice.roll(SINGLE_PAUSE_NS / 4),
+            is_write: false,
+            start: dice.roll(device.units) * UNIT_BYTES,
+            bytes: UNIT_BYTES,
+        };
+        let requests: Vec<UrgentRequest> = (0..count).map(&mut read).collect();
+        let mut host = Host::new(&device, Path::HmbIo, Load::of_paper(DEPTH), 1)?;
+        let run = host.run(&requests, Pace::AsTold);
+        let found_us: Vec<f64> = run.served.iter().map(|served| served.latency_ns as f64 / 1e3).collect();
+        let oracle = Oracle::new(device.times(), WINDOWS[0], Inside::PLAIN);
+        let told_us = (oracle.mean_ns(count as u32) + HOST_MEMORY_NS as f64) / 1e3;
+        Ok(Cell::new(&format!("window {}", WINDOWS[0]), ORACLE, told_us, mean(&found_us)))
     }
 
     /// The same requests with their pauses and without what is cut of them.
@@ -79,7 +112,11 @@ impl Experiment for AverageLatency {
     }
 
     fn cell_goal(&self, cell: &Cell) -> Option<Goal> {
-        [NORMAL, CUT].contains(&cell.column.as_str()).then_some(Goal::Within(10.0))
+        match cell.column.as_str() {
+            NORMAL | CUT => Some(Goal::Within(10.0)),
+            ORACLE => Some(Goal::Within(ORACLE_PERCENT)),
+            _ => None,
+        }
     }
 
     fn run(&self, effort: &Effort) -> Result<Finding, LabError> {
@@ -102,6 +139,8 @@ impl Experiment for AverageLatency {
             cells.push(Cell::new(&format!("least of 18: {at_least}"), LOWER, PRINTED[0], least));
             cells.push(Cell::new(&format!("most of 18: {at_most}"), LOWER, PRINTED[1], most));
         }
+        cells.push(Self::single_pages(effort)?);
+        cells.extend(by_wave(&all));
         cells.push(Self::uncut(effort)?);
         let hmb_io = all.iter().flat_map(|runs| runs.of(Column::busy(Path::HmbIo)));
         let without_slot: u64 = hmb_io.map(|trial| trial.run.without_slot).sum();
@@ -114,6 +153,26 @@ impl Experiment for AverageLatency {
         ];
         Ok(Finding { series, cells, method: method(effort), limits })
     }
+}
+
+/// Reads of several pages, by how often the largest part of one comes to the same die: what an idle drive takes, and a
+/// busy one.
+fn by_wave(all: &[Runs]) -> Vec<Cell> {
+    let wave = |request: &UrgentRequest| {
+        let pages = request.bytes.div_ceil(UNIT_BYTES);
+        pages.div_ceil(DIES).next_power_of_two().ilog2()
+    };
+    let mean_ms = |column, waves: u32| {
+        let trials = all.iter().flat_map(|runs| runs.of(column));
+        let wanted = |request: &UrgentRequest| !request.is_write && wave(request) == waves;
+        mean(&trials.flat_map(|trial| trial.latencies_ms(wanted)).collect::<Vec<_>>())
+    };
+    let cell = |waves| {
+        let (idle, busy) = (Column::idle(Path::HmbIo), Column::busy(Path::HmbIo));
+        let row = format!("reads of up to {} pages", DIES << waves);
+        Cell::new(&row, WAVES, mean_ms(idle, waves), mean_ms(busy, waves))
+    };
+    (0..3).map(cell).collect()
 }
 
 /// How the workloads are run.
@@ -174,5 +233,21 @@ impl Experiment for PerRequest {
         let limits =
             vec!["the paper shows 600 to 1,200 ms \"in many cases\" and no count of them".to_owned()];
         Ok(Finding { series: Vec::new(), cells, method: method(effort), limits })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_page_takes_what_registers_cells_and_buses_say() {
+        let cell = AverageLatency::single_pages(&Effort { quick: true }).unwrap();
+        assert!(
+            (cell.ratio() - 1.0).abs() < ORACLE_PERCENT / 100.0,
+            "{} us, oracle {}",
+            cell.ours,
+            cell.paper
+        );
     }
 }
