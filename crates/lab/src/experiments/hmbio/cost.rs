@@ -1,12 +1,14 @@
 //! What urgent requests cost the load (Figure 11).
 
-use super::device::{Device, WINDOWS};
+use super::device::{Device, Inside, WINDOWS};
 use super::host::{Host, Load, LoadServed, Pace, Run};
 use super::path::Path;
 use super::workload::{UrgentRequest, Workload};
 use crate::cell::Cell;
 use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Finding, Goal};
+use nvmed_dice::Dice;
+use nvmed_flash::UNIT_BYTES;
 
 /// How long a workload runs at its own rate.
 const OPEN_NS: u64 = 10_000_000_000;
@@ -21,7 +23,18 @@ const CLOSED_DEPTHS: [u32; 3] = [8, 128, 16_384];
 const CLOSED_REQUESTS: usize = 2000;
 const PRINTED_PERCENT: f64 = 49.0;
 
+/// Caps on the urgent share of the drive's time, in percent, and urgent requests that would take more: of so many pages
+/// each, one after another.
+const CAPS: [u32; 4] = [100, 33, 10, 5];
+const CAPPED_REQUESTS: usize = 2000;
+const CAPPED_PAGES: u64 = 16;
+/// A cap of 10 % keeps the cost at that.
+const JUDGED_CAP: u32 = 10;
+const JUDGED_PERCENT: f64 = 12.0;
+
 /// Columns.
+const CAPPED: &str = "load slower by %, beside 12 %";
+const SHARE: &str = "urgent share of the busier of dies and buses %, beside the cap";
 const OPEN: &str = "load's mean ms, over what device time forces";
 const COST: &str = "load's mean ms beside it over without";
 const SLOWER: &str = "load slower by %, beside the paper's 49 %";
@@ -78,7 +91,7 @@ pub(crate) struct BackgroundCost;
 impl BackgroundCost {
     /// Each workload at its own rate: from time 0 of its trace on, nothing cut.
     fn open(effort: &Effort) -> Result<Vec<Cell>, LabError> {
-        let device = Device::new(WINDOWS[0])?;
+        let device = Device::with(WINDOWS[0], Inside::FIRST)?;
         let ns = if effort.quick { QUICK_OPEN_NS } else { OPEN_NS };
         let mut cells = Vec::new();
         for workload in Workload::all() {
@@ -98,12 +111,45 @@ impl BackgroundCost {
         let requests = Workload::named(CLOSED)?.requests(1, count)?;
         let mut cells = Vec::new();
         for window in WINDOWS {
-            let device = Device::new(window)?;
+            let device = Device::with(window, Inside::FIRST)?;
             for depth in CLOSED_DEPTHS {
                 let beside = Beside::of(&device, Load::of_paper(depth), &requests, Pace::OneByOne, 0)?;
                 let percent = beside.slower_percent();
                 let row = format!("{CLOSED} one by one, depth {depth}, window {window}");
                 cells.push(Cell::new(&row, SLOWER, PRINTED_PERCENT, percent));
+            }
+        }
+        Ok(cells)
+    }
+
+    /// More than a cap allows, in a closed loop: the share of the drive that urgent requests get, and by how many
+    /// percent the load is slower.
+    fn capped(window: u32, is_write: bool, cap: u32, count: usize) -> Result<(f64, f64), LabError> {
+        let device = Device::with(window, Inside { share_percent: cap, ..Inside::FIRST })?;
+        let mut dice = Dice::new(1);
+        let bytes = CAPPED_PAGES * UNIT_BYTES;
+        let request = |start| UrgentRequest { arrival_ns: 0, is_write, start, bytes };
+        let requests: Vec<UrgentRequest> =
+            (0..count).map(|_| request(dice.roll(device.units) * UNIT_BYTES)).collect();
+        let beside = Beside::of(&device, Load::of_paper(OPEN_DEPTH), &requests, Pace::OneByOne, 0)?;
+        let pages = count as f64 * CAPPED_PAGES as f64;
+        let share = device.times().busier_share(is_write, pages, beside.with.span_ns);
+        Ok((share, beside.slower_percent()))
+    }
+
+    /// Reads, and writes, under each cap.
+    fn caps(effort: &Effort) -> Result<Vec<Cell>, LabError> {
+        let count = CAPPED_REQUESTS / if effort.quick { 4 } else { 1 };
+        let mut cells = Vec::new();
+        for window in WINDOWS {
+            for (is_write, cap) in [false, true].into_iter().flat_map(|kind| CAPS.map(|cap| (kind, cap))) {
+                let (share, slower_percent) = Self::capped(window, is_write, cap, count)?;
+                let row = format!(
+                    "{} of {CAPPED_PAGES} pages one by one, cap {cap} %, window {window}",
+                    if is_write { "writes" } else { "reads" }
+                );
+                cells.push(Cell::new(&row, SHARE, cap.into(), 100.0 * share));
+                cells.push(Cell::new(&row, CAPPED, JUDGED_PERCENT, slower_percent));
             }
         }
         Ok(cells)
@@ -125,16 +171,22 @@ impl Experiment for BackgroundCost {
     }
 
     fn cell_goal(&self, cell: &Cell) -> Option<Goal> {
-        (cell.column == OPEN).then_some(Goal::AtMost(FORCED_MOST))
+        let is_capped = cell.column == CAPPED && cell.row.contains(&format!("cap {JUDGED_CAP} %"));
+        match cell.column.as_str() {
+            OPEN => Some(Goal::AtMost(FORCED_MOST)),
+            _ => is_capped.then_some(Goal::AtMost(1.0)),
+        }
     }
 
     fn run(&self, effort: &Effort) -> Result<Finding, LabError> {
         let mut cells = Self::open(effort)?;
         cells.extend(Self::closed(effort)?);
+        cells.extend(Self::caps(effort)?);
         let method = format!(
-            "virtual time; urgent by hmb-io; open loop: the first {} s of 18 workloads as they are (half a second in a \
-             short run), 9 threads of {OPEN_DEPTH} requests each, window of {}; closed loop: {CLOSED_REQUESTS} \
-             requests of {CLOSED}, a tenth in a short run",
+            "virtual time; urgent by hmb-io, first in the drive; open loop: the first {} s of 18 workloads as they are \
+             (half a second in a short run), 9 threads of {OPEN_DEPTH} requests each, window of {}; closed loop: \
+             {CLOSED_REQUESTS} requests of {CLOSED} (a tenth in a short run), and {CAPPED_REQUESTS} of {CAPPED_PAGES} \
+             pages under each cap (a quarter)",
             OPEN_NS / 1_000_000_000,
             WINDOWS[0]
         );
@@ -163,5 +215,13 @@ mod tests {
         assert!(beside.run.weight > 0.03 * beside.without.reads as f64, "too few to see");
         let ratio = beside.with_ms() / beside.forced_ms();
         assert!((0.95..FORCED_MOST).contains(&ratio), "{ratio}");
+    }
+
+    /// Each request would take half of the buses' time.
+    #[test]
+    fn a_cap_holds_however_much_is_urgent() {
+        let (share, slower) = BackgroundCost::capped(WINDOWS[0], false, 10, 500).unwrap();
+        assert!((0.08..0.115).contains(&share), "{share}");
+        assert!(slower < JUDGED_PERCENT, "{slower} %");
     }
 }

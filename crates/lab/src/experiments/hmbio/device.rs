@@ -1,7 +1,7 @@
 //! The drive: Table 4's, with a geometry of ours, and what it can do in closed form.
 
 use crate::error::LabError;
-use nvmed_flash::{ArrayProfile, BLOCK_WORDS, Flash, Medium, Profile, UNIT_BYTES};
+use nvmed_flash::{ArrayProfile, BLOCK_WORDS, Flash, Medium, Profile, UNIT_BYTES, UrgentProfile};
 use nvmed_stack::{DriveProfile, Figures, Work};
 
 /// The profile, and our assumption about it: dies on each of its channels.
@@ -11,6 +11,9 @@ const CHANNEL_DIES: u32 = 2;
 const PART: u64 = 8;
 /// Commands that the controller has fetched: twice the dies, and the paper's 16,384 entries less the 14,890 that wait.
 pub(super) const WINDOWS: [u32; 2] = [32, 1494];
+
+/// Places that are kept for urgent commands, where any are.
+const PLACES: u32 = 16;
 
 /// What a drive does for urgent pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +26,43 @@ pub(super) struct Inside {
     pub has_register: bool,
     /// What is in a die in which one of them waits passes the bus before others.
     pub inherits: bool,
+    /// Percent of a die's and of a channel's time that they may have beside others; 100: all.
+    pub share_percent: u32,
 }
 
 impl Inside {
-    /// Nothing.
-    pub(super) const PLAIN: Self =
-        Self { has_places: false, is_ranked: false, has_register: false, inherits: false };
+    /// Nothing: the order of fetches is all that makes them urgent.
+    pub(super) const PLAIN: Self = Self {
+        has_places: false,
+        is_ranked: false,
+        has_register: false,
+        inherits: false,
+        share_percent: 100,
+    };
+    /// Places of their own, and the first rank everywhere.
+    pub(super) const FIRST: Self = Self { has_places: true, is_ranked: true, ..Self::PLAIN };
+    /// Besides, a register of their own, and the bus for what is before them.
+    pub(super) const REGISTER: Self = Self { has_register: true, inherits: true, ..Self::FIRST };
+
+    /// In a word, behind the name of a path.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::PLAIN => "",
+            Self::FIRST => " first",
+            Self::REGISTER => " register",
+            _ => " capped",
+        }
+    }
+
+    fn profile(self) -> Option<UrgentProfile> {
+        (self != Self::PLAIN).then_some(UrgentProfile {
+            places: if self.has_places { PLACES } else { 0 },
+            rank: self.is_ranked,
+            register: self.has_register,
+            inherit: self.inherits,
+            share_percent: self.share_percent,
+        })
+    }
 }
 
 /// A drive that takes so many commands.
@@ -55,11 +89,19 @@ pub(super) struct Times {
 }
 
 impl Device {
-    /// The drive with a fetch window.
+    /// The drive with a fetch window, which does nothing for urgent pages.
+    ///
+    /// # Errors
+    /// As [`Self::with`].
+    pub(super) fn new(window: u32) -> Result<Self, LabError> {
+        Self::with(window, Inside::PLAIN)
+    }
+
+    /// The drive with a fetch window, and what it does for urgent pages.
     ///
     /// # Errors
     /// The profile is not what this expects.
-    pub(super) fn new(window: u32) -> Result<Self, LabError> {
+    pub(super) fn with(window: u32, inside: Inside) -> Result<Self, LabError> {
         let failed = |error: nvmed_stack::ProfileFault| LabError::missing(error.to_string());
         let named = DriveProfile::named(PROFILE).map_err(failed)?;
         let mut profile = named.drive(named.usual_bytes()).map_err(failed)?;
@@ -71,6 +113,7 @@ impl Device {
         let blocks = array.blocks[0].per_plane * array.planes_total();
         let spare = blocks - array.logical_units().div_ceil(block_units.into()) as u32;
         (array.chips, array.dies, array.planes) = (CHANNEL_DIES, 1, 1);
+        (array.registers, array.urgent) = (1 + u32::from(inside.has_register), inside.profile());
         let planes = array.planes_total();
         // Whole blocks on each plane.
         let plane_blocks = (array.logical_units() / PART / u64::from(planes * block_units)) as u32;
@@ -130,6 +173,15 @@ impl Times {
             channels: array.channels,
             channel_dies: array.chips * array.dies,
         }
+    }
+
+    /// The part of the dies' time, or of the buses' if that is more, that so many pages took.
+    pub(super) fn busier_share(&self, is_write: bool, pages: f64, span_ns: u64) -> f64 {
+        let (die_ns, bus_ns) =
+            if is_write { (self.program_ns, self.in_ns) } else { (self.cell_ns, self.out_ns) };
+        let of_dies = die_ns as f64 / f64::from(self.channels * self.channel_dies);
+        let of_buses = bus_ns as f64 / f64::from(self.channels);
+        pages * of_dies.max(of_buses) / span_ns as f64
     }
 
     /// Reads that a channel cannot do for a program, at saturation: of the transfer all that the bus could; while the

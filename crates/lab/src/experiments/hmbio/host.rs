@@ -339,19 +339,25 @@ impl Host {
 
     /// Lets commands arrive in the drive, as many as it takes: what came by the host memory buffer was fetched before.
     fn fetch(&mut self, now_ns: u64) {
-        while self.flash.takes(false) {
-            match self.metadata.front() {
-                Some(&(ready_ns, entry)) if ready_ns <= now_ns => {
-                    self.metadata.pop_front();
-                    self.start(now_ns, Flight { entry, pair: None });
-                    continue;
-                }
-                _ => (),
+        let weighted = self.path.is_weighted();
+        loop {
+            let first = self.metadata.front().filter(|(ready_ns, _)| *ready_ns <= now_ns);
+            if let Some(&(_, entry)) = first
+                && self.flash.takes(true)
+            {
+                self.metadata.pop_front();
+                self.start(now_ns, Flight { entry, pair: None });
+                continue;
             }
+            if self.arbiter.is_empty() {
+                return;
+            }
+            let takes = [weighted, false].map(|urgent| self.flash.takes(urgent));
             let weights = if self.arbiter.is_alone() { Weights::ALONE } else { self.weights };
-            let Some(turn) = self.arbiter.next(weights, [true; 2]) else { return };
+            let Some(turn) = self.arbiter.next(weights, takes) else { return };
             let (at, mut taken) = (turn.queue - 1, 0);
-            while taken < turn.limit && self.flash.takes(false) {
+            let is_urgent = self.is_urgent(at);
+            while taken < turn.limit && self.flash.takes(is_urgent) {
                 let Some(entry) = self.pairs[usize::from(at)].fetch() else { break };
                 self.start(now_ns, Flight { entry, pair: Some(at) });
                 taken += 1;
@@ -364,10 +370,18 @@ impl Host {
         }
     }
 
+    /// Whether commands of a queue are urgent in the drive: those of the class urgent, where there are classes.
+    fn is_urgent(&self, at: u16) -> bool {
+        self.path.is_weighted() && usize::from(at) + 1 == self.pairs.len()
+    }
+
     /// A command arrives in the drive.
     fn start(&mut self, now_ns: u64, flight: Flight) {
         let command = match flight.entry.owner {
-            Owner::Urgent { command, .. } => self.commands[command as usize],
+            Owner::Urgent { command, .. } => {
+                let urgent = flight.pair.is_none_or(|at| self.is_urgent(at));
+                Command { urgent, ..self.commands[command as usize] }
+            }
             Owner::Load => {
                 let start = self.dice.roll(self.units) * UNIT_BYTES;
                 Command { kind: Kind::Read, start, bytes: UNIT_BYTES, urgent: false }

@@ -32,8 +32,9 @@ const DIES: u64 = 16;
 
 /// Columns.
 const ORACLE: &str = "one page by hmb-io, us over the oracle";
-const WAVES: &str = "ms by hmb-io, busy over idle";
+const WAVES: &str = "ms by hmb-io first, busy over idle";
 const NORMAL: &str = "normal path, ms over reads ahead / reached rate";
+const SATURATED: &str = "normal path, ms over reads ahead / saturation rate";
 const IDLE: &str = "idle, ms by hmb-io over the normal path";
 const LOWER: &str = "normal over hmb-io, beside the paper's";
 const CUT: &str = "ms with pauses cut over without";
@@ -43,27 +44,26 @@ const MILLISECONDS: &str = "in 600 to 1,200 ms on the normal path, %";
 /// Figure 7.
 pub(crate) struct AverageLatency;
 
-fn ms(runs: &Runs, path: Path) -> Measured {
-    Measured { name: path.name().to_owned(), runs: runs.means_ms(Column::busy(path)) }
+fn ms(runs: &Runs, column: Column) -> Measured {
+    Measured { name: column.name(), runs: runs.means_ms(column) }
 }
 
 impl AverageLatency {
-    /// What is done before requests on the normal path, over the rate of the drive, and what they took.
-    fn normal(runs: &Runs, window: u32) -> Result<Cell, LabError> {
+    /// What is done before requests on the normal path, over the rate that the window reaches, and over the closed form
+    /// without it; and what they took.
+    fn normal(runs: &Runs, window: u32) -> Result<[Cell; 2], LabError> {
         let column = Column::busy(Path::Normal).with_window(window);
         let ahead = runs.samples(column, super::matrix::Trial::reads_ahead).median();
-        let forced_ms = ahead / Device::new(window)?.reached_per_s() * 1e3;
-        Ok(Cell::new(
-            &format!("{}, window {window}", runs.name),
-            NORMAL,
-            forced_ms,
-            runs.means_ms(column).median(),
-        ))
+        let device = Device::new(window)?;
+        let found_ms = runs.means_ms(column).median();
+        let row = format!("{}, window {window}", runs.name);
+        let cell = |name: &str, per_s: f64| Cell::new(&row, name, ahead / per_s * 1e3, found_ms);
+        Ok([cell(NORMAL, device.reached_per_s()), cell(SATURATED, device.saturated_per_s())])
     }
 
     /// Urgent reads of one page beside the load, and what the oracle says of them.
-    fn single_pages(effort: &Effort) -> Result<Cell, LabError> {
-        let device = Device::new(WINDOWS[0])?;
+    fn single_pages(window: u32, inside: Inside, effort: &Effort) -> Result<Cell, LabError> {
+        let device = Device::with(window, inside)?;
         let count = if effort.quick { SINGLES / 4 } else { SINGLES };
         let mut dice = Dice::new(1);
         let mut read = |at: u64| UrgentRequest {
@@ -76,9 +76,9 @@ impl AverageLatency {
         let mut host = Host::new(&device, Path::HmbIo, Load::of_paper(DEPTH), 1)?;
         let run = host.run(&requests, Pace::AsTold);
         let found_us: Vec<f64> = run.served.iter().map(|served| served.latency_ns as f64 / 1e3).collect();
-        let oracle = Oracle::new(device.times(), WINDOWS[0], Inside::PLAIN);
+        let oracle = Oracle::new(device.times(), window, inside);
         let told_us = (oracle.mean_ns(count as u32) + HOST_MEMORY_NS as f64) / 1e3;
-        Ok(Cell::new(&format!("window {}", WINDOWS[0]), ORACLE, told_us, mean(&found_us)))
+        Ok(Cell::new(&format!("hmb-io{}, window {window}", inside.name()), ORACLE, told_us, mean(&found_us)))
     }
 
     /// The same requests with their pauses and without what is cut of them.
@@ -123,13 +123,14 @@ impl Experiment for AverageLatency {
         let all = matrix(effort)?;
         let (mut series, mut cells, mut lower) = (Vec::new(), Vec::new(), Vec::new());
         for runs in all.iter() {
-            let rivals: Vec<Measured> =
-                [Path::Normal, Path::Reserved, Path::Wrr].map(|path| ms(runs, path)).into();
-            let ours = ms(runs, Path::HmbIo);
+            let first = |path| Column::busy(path).with(Inside::FIRST);
+            let mut rivals: Vec<Measured> = Path::ALL.map(|path| ms(runs, Column::busy(path))).into();
+            rivals.push(ms(runs, first(Path::Wrr)));
+            let ours = ms(runs, first(Path::HmbIo));
             lower.push((rivals[0].runs.median() / ours.runs.median(), runs.name.as_str()));
             series.push(Series { label: runs.name.clone(), unit: "ms".to_owned(), ours, rivals });
             for window in WINDOWS {
-                cells.push(Self::normal(runs, window)?);
+                cells.extend(Self::normal(runs, window)?);
             }
             let idle = |path| runs.means_ms(Column::idle(path)).median();
             cells.push(Cell::new(&runs.name, IDLE, idle(Path::Normal), idle(Path::HmbIo)));
@@ -139,10 +140,16 @@ impl Experiment for AverageLatency {
             cells.push(Cell::new(&format!("least of 18: {at_least}"), LOWER, PRINTED[0], least));
             cells.push(Cell::new(&format!("most of 18: {at_most}"), LOWER, PRINTED[1], most));
         }
-        cells.push(Self::single_pages(effort)?);
+        cells.push(Self::single_pages(WINDOWS[0], Inside::PLAIN, effort)?);
+        for window in WINDOWS {
+            for inside in [Inside::FIRST, Inside::REGISTER] {
+                cells.push(Self::single_pages(window, inside, effort)?);
+            }
+        }
         cells.extend(by_wave(&all));
         cells.push(Self::uncut(effort)?);
-        let hmb_io = all.iter().flat_map(|runs| runs.of(Column::busy(Path::HmbIo)));
+        let column = Column::busy(Path::HmbIo).with(Inside::FIRST);
+        let hmb_io = all.iter().flat_map(|runs| runs.of(column));
         let without_slot: u64 = hmb_io.map(|trial| trial.run.without_slot).sum();
         let limits = vec![
             format!("{without_slot} commands found none of the slots of HMB-I/O, and came by the urgent queue"),
@@ -168,7 +175,7 @@ fn by_wave(all: &[Runs]) -> Vec<Cell> {
         mean(&trials.flat_map(|trial| trial.latencies_ms(wanted)).collect::<Vec<_>>())
     };
     let cell = |waves| {
-        let (idle, busy) = (Column::idle(Path::HmbIo), Column::busy(Path::HmbIo));
+        let (idle, busy) = (Column::idle(Path::HmbIo), Column::busy(Path::HmbIo).with(Inside::FIRST));
         let row = format!("reads of up to {} pages", DIES << waves);
         Cell::new(&row, WAVES, mean_ms(idle, waves), mean_ms(busy, waves))
     };
@@ -213,7 +220,8 @@ impl Experiment for PerRequest {
         for runs in all.iter().filter(|runs| SHOWN.contains(&runs.name.as_str())) {
             for window in WINDOWS {
                 let pooled = |path| -> Vec<f64> {
-                    let column = Column::busy(path).with_window(window);
+                    let inside = if path == Path::HmbIo { Inside::FIRST } else { Inside::PLAIN };
+                    let column = Column::busy(path).with_window(window).with(inside);
                     runs.of(column).iter().flat_map(|trial| trial.latencies_ms(|_| true)).collect()
                 };
                 let row = format!("{}, window {window}", runs.name);
@@ -242,12 +250,10 @@ mod tests {
 
     #[test]
     fn one_page_takes_what_registers_cells_and_buses_say() {
-        let cell = AverageLatency::single_pages(&Effort { quick: true }).unwrap();
-        assert!(
-            (cell.ratio() - 1.0).abs() < ORACLE_PERCENT / 100.0,
-            "{} us, oracle {}",
-            cell.ours,
-            cell.paper
-        );
+        for inside in [Inside::PLAIN, Inside::FIRST, Inside::REGISTER] {
+            let cell = AverageLatency::single_pages(WINDOWS[0], inside, &Effort { quick: true }).unwrap();
+            let off = (cell.ratio() - 1.0).abs();
+            assert!(off < ORACLE_PERCENT / 100.0, "{}: {} us, oracle {}", cell.row, cell.ours, cell.paper);
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The start of programs beside a load (Figure 12): file reads that were recorded of three.
 
-use super::device::{Device, WINDOWS};
+use super::device::{Device, Inside, WINDOWS};
 use super::host::{Host, Load, Pace};
+use super::matrix::Column;
 use super::path::Path;
 use super::workload::UrgentRequest;
 use crate::cell::Cell;
@@ -60,10 +61,10 @@ impl Launch {
     }
 
     /// How long the reads take, one after another, in ms.
-    fn ms(&self, path: Path, depth: u32) -> Result<f64, LabError> {
-        let device = Device::new(WINDOWS[0])?;
+    fn ms(&self, column: Column, depth: u32) -> Result<f64, LabError> {
+        let device = Device::with(column.window, column.inside)?;
         let load = if depth == 0 { Load::IDLE } else { Load::in_all(depth) };
-        let run = Host::new(&device, path, load, 1)?.run(&self.reads, Pace::OneByOne);
+        let run = Host::new(&device, column.path, load, 1)?.run(&self.reads, Pace::OneByOne);
         Ok(run.load.span_ns as f64 / 1e6)
     }
 }
@@ -72,8 +73,14 @@ impl Launch {
 pub(crate) struct ProgramStart;
 
 impl ProgramStart {
-    fn column(path: Path) -> String {
-        format!("ms by {} over that with {CONSTANT_FROM} under way", path.name())
+    fn columns() -> Vec<Column> {
+        let mut all: Vec<Column> = Path::ALL.map(Column::busy).into();
+        all.push(Column::busy(Path::HmbIo).with(Inside::FIRST));
+        all
+    }
+
+    fn in_words(column: Column) -> String {
+        format!("ms by {} over that with {CONSTANT_FROM} under way", column.name())
     }
 }
 
@@ -91,7 +98,8 @@ impl Experiment for ProgramStart {
     }
 
     fn cell_goal(&self, cell: &Cell) -> Option<Goal> {
-        (cell.column == Self::column(Path::HmbIo)).then_some(Goal::AtMost(CONSTANT_MOST))
+        let judged = Column::busy(Path::HmbIo).with(Inside::FIRST);
+        (cell.column == Self::in_words(judged)).then_some(Goal::AtMost(CONSTANT_MOST))
     }
 
     fn run(&self, effort: &Effort) -> Result<Finding, LabError> {
@@ -101,15 +109,15 @@ impl Experiment for ProgramStart {
             let launch = Launch::of(program)?;
             let (reads, files) = (launch.reads.len(), launch.files);
             listed.push(format!("{program} {reads} reads of {files} files, {} KiB", launch.bytes() / 1024));
-            for path in Path::ALL {
+            for column in Self::columns() {
                 let times: Vec<f64> =
-                    depths.iter().map(|&depth| launch.ms(path, depth)).collect::<Result<_, _>>()?;
+                    depths.iter().map(|&depth| launch.ms(column, depth)).collect::<Result<_, _>>()?;
                 let from = depths.iter().zip(&times).find(|(depth, _)| **depth == CONSTANT_FROM);
                 let from_ms = from.map_or(f64::NAN, |(_, ms)| *ms);
                 for (depth, ms) in depths.iter().zip(&times) {
                     cells.push(Cell::new(
                         &format!("{program}, {depth} under way"),
-                        &Self::column(path),
+                        &Self::in_words(column),
                         from_ms,
                         *ms,
                     ));
@@ -154,8 +162,8 @@ mod tests {
     #[test]
     fn a_start_by_hmb_io_knows_no_queues() {
         let vim = Launch::of("vim").unwrap();
-        let [short, long] = [256, 4096].map(|depth| vim.ms(Path::HmbIo, depth).unwrap());
-        let normal = vim.ms(Path::Normal, 4096).unwrap();
+        let [short, long] = [256, 4096].map(|depth| vim.ms(Column::busy(Path::HmbIo), depth).unwrap());
+        let normal = vim.ms(Column::busy(Path::Normal), 4096).unwrap();
         assert!((long / short - 1.0).abs() < 0.1, "{short} and {long} ms");
         assert!(normal > 10.0 * long, "{normal} and {long} ms");
     }

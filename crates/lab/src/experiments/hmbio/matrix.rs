@@ -1,6 +1,6 @@
 //! The runs that several figures look at: 18 workloads by every path, beside the load and on an idle drive.
 
-use super::device::{Device, WINDOWS};
+use super::device::{Device, Inside, WINDOWS};
 use super::host::{Host, Load, Pace, Run};
 use super::path::Path;
 use super::workload::{UrgentRequest, Workload, cut};
@@ -21,23 +21,59 @@ const SEEDS_BESIDE: u64 = 2;
 const REQUESTS: [usize; 2] = [300, 2000];
 const QUICK_REQUESTS: [usize; 2] = [40, 200];
 
-/// A column of the figures: how requests come, and to which drive.
+/// How much load there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    /// None.
+    Nothing,
+    /// Eight requests.
+    Few,
+    /// What the paper's queues hold.
+    Full,
+}
+
+impl Beside {
+    fn load(self) -> Load {
+        match self {
+            Self::Nothing => Load::IDLE,
+            Self::Few => Load::in_all(8),
+            Self::Full => Load::of_paper(DEPTH),
+        }
+    }
+}
+
+/// A column of the figures: how requests come, to which drive, and beside what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Column {
     pub path: Path,
+    pub inside: Inside,
     pub window: u32,
-    pub is_busy: bool,
+    pub beside: Beside,
 }
 
 impl Column {
     /// With the first window, beside the load.
     pub(super) fn busy(path: Path) -> Self {
-        Self { path, window: WINDOWS[0], is_busy: true }
+        Self { path, inside: Inside::PLAIN, window: WINDOWS[0], beside: Beside::Full }
     }
 
     /// With the first window, on an idle drive.
     pub(super) fn idle(path: Path) -> Self {
-        Self { is_busy: false, ..Self::busy(path) }
+        Self { beside: Beside::Nothing, ..Self::busy(path) }
+    }
+
+    /// By a drive that does so much for urgent pages.
+    pub(super) fn with(self, inside: Inside) -> Self {
+        Self { inside, ..self }
+    }
+
+    pub(super) fn beside(self, beside: Beside) -> Self {
+        Self { beside, ..self }
+    }
+
+    /// How it is called.
+    pub(super) fn name(self) -> String {
+        format!("{}{}", self.path.name(), self.inside.name())
     }
 
     pub(super) fn with_window(self, window: u32) -> Self {
@@ -45,7 +81,7 @@ impl Column {
     }
 
     fn seeds(self, effort: &Effort) -> u64 {
-        match self.window == WINDOWS[0] {
+        match self.window == WINDOWS[0] && self.beside != Beside::Few {
             _ if effort.quick => 1,
             true => SEEDS,
             false => SEEDS_BESIDE,
@@ -54,19 +90,24 @@ impl Column {
 
     fn requests(self, effort: &Effort) -> usize {
         let counts = if effort.quick { QUICK_REQUESTS } else { REQUESTS };
-        counts[usize::from(self.path != Path::Normal || !self.is_busy)]
+        counts[usize::from(self.path != Path::Normal || self.beside == Beside::Nothing)]
     }
 
     /// All of them.
     pub(super) fn all() -> Vec<Self> {
-        let with = |window| Path::ALL.map(|path| Self::busy(path).with_window(window));
-        let mut all: Vec<Self> = WINDOWS.into_iter().flat_map(with).collect();
-        all.extend([Path::Normal, Path::HmbIo].map(Self::idle));
+        let mut all: Vec<Self> = [Path::Normal, Path::HmbIo].map(Self::idle).into();
+        for window in WINDOWS {
+            all.extend(Path::ALL.map(|path| Self::busy(path).with_window(window)));
+            let first = |path| Self::busy(path).with_window(window).with(Inside::FIRST);
+            all.extend([first(Path::Wrr), first(Path::HmbIo), first(Path::HmbIo).with(Inside::REGISTER)]);
+        }
+        let few = |inside| Self::busy(Path::HmbIo).with(inside).beside(Beside::Few);
+        all.extend([Inside::FIRST, Inside::REGISTER].map(few));
         all
     }
 }
 
-/// A run and its requests.
+/// A run and its requests; those of the workload that follow were not made.
 #[derive(Clone, Debug)]
 pub(super) struct Trial {
     pub requests: Arc<Vec<UrgentRequest>>,
@@ -148,13 +189,7 @@ pub(super) fn prepared(
 }
 
 fn runs(workload: &Workload, effort: &Effort) -> Result<Runs, LabError> {
-    let devices = WINDOWS.map(Device::new);
-    let [Ok(first), Ok(second)] = &devices else {
-        return Err(devices
-            .into_iter()
-            .find_map(Result::err)
-            .unwrap_or_else(|| LabError::missing("no drive")));
-    };
+    let plain = Device::new(WINDOWS[0])?;
     let mut columns: Vec<(Column, Vec<Trial>)> =
         Column::all().into_iter().map(|column| (column, Vec::new())).collect();
     for seed in 1..=SEEDS {
@@ -163,13 +198,13 @@ fn runs(workload: &Workload, effort: &Effort) -> Result<Runs, LabError> {
             break;
         }
         let most = columns.iter().map(|(column, _)| column.requests(effort)).max().unwrap_or(0);
-        let requests = prepared(workload, first, seed, most)?;
+        let requests = Arc::new(prepared(workload, &plain, seed, most)?);
         for (column, trials) in columns.iter_mut().filter(|(column, _)| wanted(column)) {
-            let requests = requests[..column.requests(effort).min(requests.len())].to_vec();
-            let device = if column.window == WINDOWS[0] { first } else { second };
-            let load = if column.is_busy { Load::of_paper(DEPTH) } else { Load::IDLE };
-            let run = Host::new(device, column.path, load, seed)?.run(&requests, Pace::AsTold);
-            trials.push(Trial { requests: Arc::new(requests), run });
+            let wanted = &requests[..column.requests(effort).min(requests.len())];
+            let device = Device::with(column.window, column.inside)?;
+            let mut host = Host::new(&device, column.path, column.beside.load(), seed)?;
+            let run = host.run(wanted, Pace::AsTold);
+            trials.push(Trial { requests: Arc::clone(&requests), run });
         }
     }
     Ok(Runs { name: workload.name.clone(), columns })
