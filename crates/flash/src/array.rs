@@ -81,14 +81,6 @@ impl Op {
             next: 0,
         }
     }
-
-    pub fn of_block(self, block: u32) -> Self {
-        Self { block, ..self }
-    }
-
-    pub fn urgent(self, urgent: bool) -> Self {
-        Self { urgent, ..self }
-    }
 }
 
 impl Linked for Op {
@@ -118,7 +110,7 @@ impl Plane {
     /// Whether an operation is to be ready soon, where none is: a read waits for a register that is on its way out, or
     /// a program is on its way in.
     #[inline]
-    fn is_soon_ready(&self, act: usize, kept: u32) -> bool {
+    pub(crate) fn is_soon_ready(&self, act: usize, kept: u32) -> bool {
         let is_read = act == Act::Read as usize;
         let reads_wait = || self.waiting[..CLASSES].iter().any(|queue| !queue.is_empty());
         self.ready[act].is_empty()
@@ -358,12 +350,10 @@ impl Array {
             }
         });
         let Some(act) = self.dies[number].fair.choice(&orders, self.profile.overtakes) else { return };
-        let is_soon_ready = match &self.urgent {
-            None => self.planes_of(number).any(|plane| plane.is_soon_ready(act, 0)),
-            Some(urgent) => {
-                let mut planes = (number..self.planes.len()).step_by(self.dies.len());
-                planes.any(|plane| self.planes[plane].is_soon_ready(act, urgent.kept(plane)))
-            }
+        let is_soon_ready = if self.urgent.is_some() {
+            self.is_soon_ready_beside(number, act)
+        } else {
+            self.planes_of(number).any(|plane| plane.is_soon_ready(act, 0))
         };
         if is_soon_ready {
             // Its transfer is under way, and the die is looked at again when it ends.
@@ -412,8 +402,10 @@ impl Array {
             plane.free += 1;
             self.change_plane(op.plane);
             self.free.push(entry);
-            if op.urgent {
-                self.urgent.iter_mut().for_each(|urgent| urgent.gave_back(op.plane as usize));
+            if op.urgent
+                && let Some(urgent) = &mut self.urgent
+            {
+                urgent.gave_back(op.plane as usize);
             }
             return Some(op);
         }

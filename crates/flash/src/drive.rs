@@ -108,6 +108,7 @@ impl<W: Words> Drive<W> {
     }
 
     /// Whether there is room, where urgent commands have places of their own.
+    #[cold]
     fn takes_beside(&self, places: u32, is_urgent: bool, free: usize) -> bool {
         let spare = places - self.urgent_under_way;
         if is_urgent {
@@ -117,6 +118,7 @@ impl<W: Words> Drive<W> {
     }
 
     /// Whether an urgent command has a place of its own, so that it is packed with no other.
+    #[cold]
     fn has_own_place(&self, command: u32) -> bool {
         self.commands[command as usize].command.urgent
             && self.profile.urgent.is_some_and(|urgent| urgent.places > 0)
@@ -146,7 +148,7 @@ impl<W: Words> Drive<W> {
             }
         }
         self.under_way += 1;
-        let is_beside = self.packing.is_some() && self.has_own_place(ticket.0);
+        let is_beside = self.packing.is_some() && command.urgent && self.has_own_place(ticket.0);
         if let Some(packing) = &mut self.packing
             && !is_beside
         {
@@ -160,6 +162,7 @@ impl<W: Words> Drive<W> {
     }
 
     /// A command of a drive that knows urgent ones arrives.
+    #[cold]
     fn count_arrival(&mut self, command: u32) {
         if self.commands[command as usize].command.urgent {
             self.urgent_under_way += 1;
@@ -169,6 +172,7 @@ impl<W: Words> Drive<W> {
     }
 
     /// A command of a drive that knows urgent ones is done, and counted as under way no more.
+    #[cold]
     fn count_end(&mut self, command: u32) {
         self.urgent_under_way -= u32::from(self.commands[command as usize].command.urgent);
         if self.under_way == self.urgent_under_way {
@@ -438,8 +442,9 @@ impl<W: Words> Drive<W> {
             let times = if act == Act::Read { &kind.read_ns } else { &kind.program_ns };
             let array_ns = times[(in_plane % times.len() as u64) as usize];
             let plane = (page % planes) as u32;
-            let op = Op::new(act, Class::Host, plane, Owner::Piece(command), (bytes, array_ns));
-            self.array.submit(op.urgent(has_rank));
+            let mut op = Op::new(act, Class::Host, plane, Owner::Piece(command), (bytes, array_ns));
+            op.urgent = has_rank;
+            self.array.submit(op);
             pieces += 1;
             at = until;
         }

@@ -307,10 +307,9 @@ impl<W: Words> Layer<W> {
 
     fn admit_writes(&mut self, array: &mut Array) {
         if self.is_read_only() {
-            let Waiting { writes, urgent_writes, ended, .. } = &mut self.waiting;
-            ended.extend(urgent_writes.drain(..).chain(writes.drain(..)).map(|(command, _)| (command, true)));
+            self.waiting.refuse_writes();
         }
-        while let Some(&(command, (start, bytes))) = self.waiting.next_write() {
+        while let Some(&(command, (start, bytes))) = self.waiting.writes.front() {
             if self.map_cache.as_ref().is_some_and(|cache| cache.is_behind()) {
                 return;
             }
@@ -421,14 +420,18 @@ impl<W: Words> Layer<W> {
         self.counts.page_reads += 1;
         #[cfg(test)]
         self.check_read(owner, place.plane, self.geometry.first_unit(place.block) + place.at);
-        let op = Op::new(Act::Read, class, place.plane, owner, (bytes, array_ns));
-        array.submit(op.of_block(place.block).urgent(is_urgent));
+        let mut op = Op::new(Act::Read, class, place.plane, owner, (bytes, array_ns));
+        (op.block, op.urgent) = (place.block, is_urgent);
+        array.submit(op);
     }
 
     /// A write arrives; its bytes come in when there is room for them.
     pub fn write(&mut self, command: u32, extent: (u64, u64), is_urgent: bool) {
-        let Waiting { writes, urgent_writes, .. } = &mut self.waiting;
-        (if is_urgent { urgent_writes } else { writes }).push_back((command, extent));
+        if is_urgent {
+            self.waiting.push_urgent(command, extent);
+        } else {
+            self.waiting.writes.push_back((command, extent));
+        }
         self.awake = true;
     }
 

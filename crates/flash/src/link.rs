@@ -83,6 +83,7 @@ impl Link {
     }
 
     /// Lets bytes of `command` pass before all that wait and are not urgent. Whether they are the first.
+    #[cold]
     pub(crate) fn enter_urgently(&mut self, now: u64, bytes: u64, command: u32) -> bool {
         let place = 1 + self.urgents;
         if place >= self.queue.len() {

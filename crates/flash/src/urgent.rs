@@ -86,6 +86,7 @@ impl Urgent {
     }
 
     /// An urgent operation gives its register back.
+    #[cold]
     pub(crate) fn gave_back(&mut self, plane: usize) {
         self.planes[plane].held -= 1;
     }
@@ -123,6 +124,7 @@ impl Urgent {
 
 impl Array {
     /// Takes an urgent read.
+    #[cold]
     pub(crate) fn submit_urgent(&mut self, entry: u32, plane: u32) {
         let Some(urgent) = &mut self.urgent else { return };
         urgent.planes[plane as usize].waiting.push(&mut self.ops, entry);
@@ -137,6 +139,7 @@ impl Array {
     }
 
     /// Gives a plane's free registers to its urgent operations; answers how many of the others are kept for them.
+    #[cold]
     pub(crate) fn admit_urgent(&mut self, number: usize, now: u64, calendar: &mut Calendar) -> u32 {
         self.admit_all_urgent(number, now, calendar);
         self.urgent.as_ref().map_or(0, |urgent| urgent.kept(number))
@@ -173,12 +176,14 @@ impl Array {
     }
 
     /// An urgent read has left the cells.
+    #[cold]
     pub(crate) fn urgent_leaves(&mut self, entry: u32, channel: usize) {
         let Some(urgent) = &mut self.urgent else { return };
         urgent.channels[channel].push(&mut self.ops, entry);
     }
 
     /// The operation that passes a bus first: an urgent one, or one that is in a plane for which an urgent one waits.
+    #[cold]
     pub(crate) fn first_to_pass(&mut self, channel: usize) -> Option<u32> {
         let urgent = self.urgent.as_mut()?;
         if let Some(op) = urgent.channels[channel].pop(&mut self.ops) {
@@ -192,8 +197,9 @@ impl Array {
         self.channels[channel].queues.iter_mut().find_map(|queue| queue.take_first(&mut self.ops, is_awaited))
     }
 
-    /// Lets a die begin its urgent reads that are ready, of each plane the oldest, and of a plane without one its oldest
-    /// ready read; whether there are urgent ones.
+    /// Lets a die begin its urgent reads that are ready, of each plane the oldest, and of a plane without one its
+    /// oldest ready read; whether there are urgent ones.
+    #[cold]
     pub(crate) fn start_urgent(&mut self, number: usize, now: u64, calendar: &mut Calendar) -> bool {
         let Some(urgent) = self.urgent.as_mut().filter(|urgent| urgent.ready[number] > 0) else {
             return false;
@@ -214,7 +220,16 @@ impl Array {
         true
     }
 
+    /// Whether something is soon ready in a plane of a die, where registers may be kept.
+    #[cold]
+    pub(crate) fn is_soon_ready_beside(&self, die: usize, act: usize) -> bool {
+        let Some(urgent) = &self.urgent else { return false };
+        let mut planes = (die..self.planes.len()).step_by(self.dies.len());
+        planes.any(|plane| self.planes[plane].is_soon_ready(act, urgent.kept(plane)))
+    }
+
     /// Says whether the drive has commands that are not urgent; if not, nothing is held back.
+    #[cold]
     pub(crate) fn set_others(&mut self, others: bool, calendar: &mut Calendar) {
         let timer = self.base + self.channels.len() + self.dies.len();
         let Some(urgent) = &mut self.urgent else { return };
@@ -239,6 +254,7 @@ impl Array {
     }
 
     /// What was held back may go on.
+    #[cold]
     pub(crate) fn timer_ended(&mut self, calendar: &mut Calendar) {
         let timer = self.base + self.channels.len() + self.dies.len();
         calendar.set(timer, NEVER);

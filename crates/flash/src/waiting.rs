@@ -5,10 +5,9 @@ use std::collections::VecDeque;
 /// Commands that wait for the layer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiting {
-    /// Writes that wait for room in the buffer: command and extent.
+    /// Writes that wait for room in the buffer, command and extent, and how many of them, the first ones, are urgent.
     pub writes: VecDeque<(u32, (u64, u64))>,
-    /// Those that are urgent, which go first.
-    pub urgent_writes: VecDeque<(u32, (u64, u64))>,
+    pub(crate) urgent_writes: usize,
     /// Those that got it.
     pub admitted: VecDeque<(u32, u64)>,
     /// Flushes, with the version that is to be programmed.
@@ -20,12 +19,23 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// The write that gets room next.
-    pub fn next_write(&self) -> Option<&(u32, (u64, u64))> {
-        self.urgent_writes.front().or(self.writes.front())
+    /// A write that is urgent waits behind others that are, and before the rest.
+    #[cold]
+    pub(crate) fn push_urgent(&mut self, command: u32, extent: (u64, u64)) {
+        self.writes.insert(self.urgent_writes, (command, extent));
+        self.urgent_writes += 1;
     }
 
-    pub fn take_write(&mut self) {
-        let _ = self.urgent_writes.pop_front().or_else(|| self.writes.pop_front());
+    /// The first write has got room.
+    #[inline]
+    pub(crate) fn take_write(&mut self) {
+        self.writes.pop_front();
+        self.urgent_writes = self.urgent_writes.saturating_sub(1);
+    }
+
+    /// No write gets room: all are refused.
+    pub(crate) fn refuse_writes(&mut self) {
+        self.urgent_writes = 0;
+        self.ended.extend(self.writes.drain(..).map(|(command, _)| (command, true)));
     }
 }
