@@ -20,7 +20,8 @@ pub use nvmed_dma::Waited;
 pub use nvmed_nvme::AsyncEvent;
 pub use recorded::{op_of, recorded};
 pub use request::{
-    Command, Completion, Operation, Priority, QueueOptions, Request, Segment, Transfer, check_segments,
+    Command, Completion, Operation, Priority, QueueOptions, Request, Segment, Transfer, UrgentPath,
+    check_segments,
 };
 pub use slot::{Commands, QUEUE_DEPTH_MAX, Slots};
 
@@ -85,6 +86,28 @@ pub trait Engine: Send + Sync {
     /// The device has no queue left or refused, the depth is 0 or above
     /// [`Geometry::queue_depth_max`], or the host has no memory.
     fn queue(&self, options: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError>;
+    /// The path that [`Engine::urgent_queues`] makes, as far as the device is known to have one; no queue may be left
+    /// when it is made.
+    fn urgent_path(&self) -> UrgentPath {
+        UrgentPath::None
+    }
+    /// Queue pairs of `depth` commands for requests that may pass others, in the order in which a request tries them.
+    /// Empty: there is no way for them, or no queue is left.
+    ///
+    /// # Errors
+    /// As [`Engine::queue`], but for [`EngineError::NoQueue`].
+    fn urgent_queues(&self, depth: u16) -> Result<Vec<Box<dyn QueuePair>>, EngineError> {
+        let priority = match self.urgent_path() {
+            UrgentPath::Wrr => Priority::Urgent,
+            UrgentPath::Reserved => Priority::Medium,
+            UrgentPath::None => return Ok(Vec::new()),
+        };
+        match self.queue(QueueOptions { priority, ..QueueOptions::depth(depth) }) {
+            Ok(pair) => Ok(vec![pair]),
+            Err(EngineError::NoQueue { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
     /// Shows memory to the device; the answer is page-aligned.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 
 use crate::{
     AsyncEvent, Command, Completion, Engine, EngineError, Geometry, HostMemoryUse, Operation, QueueOptions,
-    QueuePair, Request, Segment, SubmitError, Transfer, Waited,
+    QueuePair, Request, Segment, SubmitError, Transfer, UrgentPath, Waited,
 };
 use nvmed_nvme::{IdentifyController, IdentifyNamespace};
 use nvmed_stamps::{Op, Probe, Producer, Stamped, Stamps};
@@ -194,18 +194,29 @@ impl QueuePair for RecordedQueue {
     }
 }
 
-impl Engine for RecordedEngine {
-    fn queue(&self, options: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError> {
-        let inner = self.inner.queue(options)?;
-        let places = usize::from(options.depth);
-        Ok(Box::new(RecordedQueue {
+impl RecordedEngine {
+    /// A queue pair of `depth` commands with a probe around it.
+    fn probe(&self, inner: Box<dyn QueuePair>, depth: u16) -> Box<dyn QueuePair> {
+        let places = usize::from(depth);
+        Box::new(RecordedQueue {
             inner,
             producer: self.stamps.producer(Probe::Queue),
             lba_shift: self.inner.geometry().lba_bytes.trailing_zeros(),
             places: vec![Place::default(); places].into(),
-            free: (0..options.depth).rev().collect(),
+            free: (0..depth).rev().collect(),
             unrung: Vec::with_capacity(places),
-        }))
+        })
+    }
+}
+
+impl Engine for RecordedEngine {
+    fn queue(&self, options: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError> {
+        Ok(self.probe(self.inner.queue(options)?, options.depth))
+    }
+
+    fn urgent_queues(&self, depth: u16) -> Result<Vec<Box<dyn QueuePair>>, EngineError> {
+        let pairs = self.inner.urgent_queues(depth)?;
+        Ok(pairs.into_iter().map(|pair| self.probe(pair, depth)).collect())
     }
 
     // All others are the engine's below, those with an answer of their own in the trait as well.
@@ -216,6 +227,10 @@ impl Engine for RecordedEngine {
 
     fn lba_count(&self) -> u64 {
         self.inner.lba_count()
+    }
+
+    fn urgent_path(&self) -> UrgentPath {
+        self.inner.urgent_path()
     }
 
     fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, EngineError> {

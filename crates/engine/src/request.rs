@@ -238,6 +238,29 @@ pub enum Priority {
     Low,
 }
 
+/// How requests that may pass others reach a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum UrgentPath {
+    /// A submission queue of the class urgent, in weighted round robin (Base 2.0, 3.4.4.2): the device takes its
+    /// commands before all others.
+    Wrr,
+    /// A queue of its own in round robin: no rank, but nobody's commands before its own.
+    Reserved,
+    /// None: the queues that everybody uses.
+    #[default]
+    None,
+}
+
+impl core::fmt::Display for UrgentPath {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Wrr => "wrr",
+            Self::Reserved => "reserved",
+            Self::None => "none",
+        })
+    }
+}
+
 /// What a queue pair is made like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueOptions {

@@ -76,10 +76,10 @@ impl Handle {
 
     /// Up to [`REQUESTS_MAX`] requests, or as many as fit, are in flight, and one that fails ends the call.
     fn run_parts(&self, call: &Call<'_>) -> Result<(), IoError> {
-        let mut parts = Parts::new(&call.whole, call.blocks, &self.shared.limits).and(call.more);
-        let (id, hot) = (self.shared.id, self.shared.terms.live.hot());
+        let (id, hot) = (self.shared.id, self.asked(self.shared.terms.live.hot()));
+        let mut parts = Parts::new(&call.whole, call.blocks, &self.limits_for(hot)).and(call.more);
         let arrival = self.arrival(hot);
-        let (queue, mut inner) = self.queue(&call.whole);
+        let (queue, mut inner) = self.queue_for(&call.whole, hot);
         let queue = Arc::clone(queue);
         let opened = inner.tickets.open(id, true);
         drop(inner);

@@ -7,6 +7,7 @@ use crate::recording::Recording;
 use crate::service::Services;
 use crate::shared_queue::{SharedQueue, Terms};
 use crate::stats::Stats;
+use crate::urgent::Urgent;
 use crate::wait::Awaited;
 use nvmed_engine::{AsyncEvent, Command, Engine, Geometry, Transfer};
 use nvmed_stamps::{Probe, Stamps};
@@ -29,18 +30,19 @@ pub struct DeviceOptions {
 pub struct Device {
     pub(crate) engine: Arc<dyn Engine>,
     table: Mutex<Table>,
-    me: Weak<Device>,
+    pub(crate) me: Weak<Device>,
     /// QueueGuard by the thread that resets the device.
     pub(crate) resetting: Mutex<()>,
     pub(crate) resets: AtomicU64,
     services: Mutex<Services>,
     /// Where the requests of handles are recorded, if they are.
     stamps: OnceLock<std::sync::Arc<Stamps>>,
+    pub(crate) urgent: Urgent,
 }
 
 /// What changes when queues and handles come and go.
 #[derive(Default)]
-struct Table {
+pub(crate) struct Table {
     /// By number; `None` was destroyed.
     queues: Vec<Option<Arc<SharedQueue>>>,
     /// Numbers of handles: the next one never given, those free again, and those of dropped handles whose
@@ -61,11 +63,17 @@ impl Table {
         self.queues.iter().flatten()
     }
 
-    /// A number for a handle.
-    fn number(&mut self) -> u32 {
+    /// The handles that there are, once for each of their queues.
+    pub(crate) fn members(&self) -> Vec<(u32, std::sync::Arc<Terms>)> {
+        self.live().flat_map(|queue| queue.lock().living()).collect()
+    }
+
+    /// A number for a handle, which may use the queues `urgent` too.
+    fn number(&mut self, urgent: &[Arc<SharedQueue>]) -> u32 {
         let (queues, free) = (&self.queues, &mut self.free);
         self.leaving.retain(|&id| {
-            let done = queues.iter().flatten().all(|queue| queue.lock().dismiss(id));
+            let mut all = queues.iter().flatten().chain(urgent);
+            let done = all.all(|queue| queue.lock().dismiss(id));
             if done {
                 free.push(id);
             }
@@ -105,6 +113,7 @@ impl Device {
             resets: AtomicU64::new(0),
             services: Mutex::default(),
             stamps: OnceLock::new(),
+            urgent: Urgent::default(),
         });
         for _ in 0..queues {
             device.create_queue(QueueSettings::depth(options.depth))?;
@@ -119,7 +128,7 @@ impl Device {
         }
     }
 
-    fn record_queue(&self, queue: &SharedQueue) {
+    pub(crate) fn record_queue(&self, queue: &SharedQueue) {
         if let Some(stamps) = self.stamps.get() {
             let mut inner = queue.lock();
             let slots = inner.tickets.count();
@@ -133,7 +142,7 @@ impl Device {
         self.stamps.get().map(|stamps| stamps.clock().now())
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock()
     }
 
@@ -142,9 +151,9 @@ impl Device {
         self.services.lock()
     }
 
-    /// All queues there are now.
+    /// All queues there are now, with those of urgent requests.
     pub(crate) fn all_queues(&self) -> Vec<Arc<SharedQueue>> {
-        self.table().live().cloned().collect()
+        self.table().live().chain(self.urgent.queues()).cloned().collect()
     }
 
     /// Makes a further queue; handles made from now on can be bound to it. It has the smallest number that
@@ -317,10 +326,16 @@ impl Device {
     }
 
     fn admit(self: &Arc<Self>, table: &mut Table, binding: Binding, queues: Vec<Arc<SharedQueue>>) -> Handle {
-        let id = table.number();
+        let id = table.number(self.urgent.queues());
         let terms = Arc::new(Terms::new());
         if self.stamps.get().is_some() {
             terms.live.record();
+        }
+        if self.urgent.is_expected() {
+            terms.live.ask();
+        }
+        for queue in self.urgent.queues() {
+            queue.lock().admit(id, &terms);
         }
         for queue in &queues {
             queue.bound.fetch_add(1, Ordering::Relaxed);
@@ -335,6 +350,9 @@ impl Device {
         let mut done = true;
         for queue in queues {
             queue.bound.fetch_sub(1, Ordering::Relaxed);
+            done &= queue.lock().dismiss(id);
+        }
+        for queue in self.urgent.queues() {
             done &= queue.lock().dismiss(id);
         }
         if done { table.free.push(id) } else { table.leaving.push(id) }

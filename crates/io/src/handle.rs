@@ -164,16 +164,20 @@ impl Handle {
 
     pub(crate) fn put(&self, request: &Request<'_>, ring: bool) -> Result<Ticket, SubmitError> {
         let hot = self.shared.terms.live.hot();
-        if hot.is_recorded() {
-            self.put_recorded(request, ring, hot)
+        if hot.is_only_put() {
+            self.put_at(request, ring, hot, None, false)
         } else {
-            self.put_at(request, ring, hot, None)
+            self.put_otherwise(request, ring, hot)
         }
     }
 
+    /// [`Handle::put`] of a request that is recorded, or whose caller is asked. One that is larger than what the queues
+    /// of urgent requests take goes with the others.
     #[cold]
-    fn put_recorded(&self, request: &Request<'_>, ring: bool, hot: Hot) -> Result<Ticket, SubmitError> {
-        self.put_at(request, ring, hot, self.arrival(hot))
+    fn put_otherwise(&self, request: &Request<'_>, ring: bool, hot: Hot) -> Result<Ticket, SubmitError> {
+        let hot = self.asked(hot);
+        let fits = request.blocks <= self.limits_for(hot).blocks(request.operation);
+        self.put_at(request, ring, hot, self.arrival(hot), hot.is_urgent() && fits)
     }
 
     /// [`Handle::put`] of a request that arrived then, where that is recorded. Inlined, so that the way of a request
@@ -185,11 +189,12 @@ impl Handle {
         ring: bool,
         hot: Hot,
         arrival: Option<u64>,
+        passes: bool,
     ) -> Result<Ticket, SubmitError> {
         let id = self.shared.id;
         let stream = if request.stream == 0 { hot.stream() } else { request.stream };
         let request = &Request { stream, ..*request };
-        let (queue, mut inner) = self.queue(request);
+        let (queue, mut inner) = if passes { self.queue_for(request, hot) } else { self.queue(request) };
         inner.arrive(arrival);
         let mut index = inner.tickets.open(id, false).ok_or(SubmitError::NoSlot)?;
         let mut submitted = inner.submit_as(request, index, id, hot, true);
@@ -217,9 +222,7 @@ impl Handle {
 
     /// Rings the doorbell of every queue of this handle that has something new.
     pub fn ring(&self) {
-        for queue in &self.shared.queues {
-            queue.lock().ring();
-        }
+        self.all_queues().for_each(|queue| queue.lock().ring());
     }
 
     /// The result of a request, if it is there; looking does not take it.
@@ -256,7 +259,7 @@ impl Handle {
             queue.engine.events(queue.vector);
             queue.lock().advance()
         };
-        self.shared.queues.iter().map(look).sum()
+        self.all_queues().map(look).sum()
     }
 
     /// Waits until everything submitted to the device before is done. Results stay with their tickets.
@@ -272,7 +275,8 @@ impl Handle {
     pub fn passthrough(&self, command: &Command, data: &[Segment]) -> Result<u32, IoError> {
         let operation = Operation::Passthrough { opcode: command.opcode };
         let request = Request { operation, lba: Lba(0), blocks: 0, data, tag: 0, stream: 0 };
-        let queue = Arc::clone(self.queue(&request).0);
+        let hot = self.asked(self.shared.terms.live.hot());
+        let queue = Arc::clone(self.queue_for(&request, hot).0);
         let id = self.shared.id;
         let index = queue.until(Awaited::default(), |inner| inner.tickets.open(id, true));
         let submitted =
@@ -368,10 +372,13 @@ impl Handle {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut all = Stats::default();
-        for queue in &self.shared.queues {
-            all += queue.lock().stats(self.shared.id);
-        }
+        self.all_queues().for_each(|queue| all += queue.lock().stats(self.shared.id));
         all
+    }
+
+    /// Every queue that may have requests of this handle.
+    fn all_queues(&self) -> impl Iterator<Item = &Arc<SharedQueue>> {
+        self.shared.queues.iter().chain(self.shared.device.urgent.queues())
     }
 
     /// The queue for a request, locked.
@@ -438,19 +445,23 @@ impl Handle {
         }
     }
 
-    /// As the rest of [`Handle::run`], for one that is recorded; any other call that is not done at once.
+    /// As the rest of [`Handle::run`], for one that is recorded, or whose caller is asked; any other call that is not
+    /// done at once.
     #[cold]
     fn run_otherwise(&self, call: &Call<'_>) -> Result<(), IoError> {
-        let hot = self.shared.terms.live.hot();
-        let arrival = self.arrival(hot).filter(|_| hot.is_plain_but_recorded());
-        let is_short = call.blocks <= u64::from(self.shared.limits.blocks(call.whole.operation));
-        let Some(arrival) = arrival.filter(|_| is_short) else { return self.run_slowly(call) };
+        let hot = self.asked(self.shared.terms.live.hot());
+        let is_short = call.blocks <= u64::from(self.limits_for(hot).blocks(call.whole.operation));
+        if !is_short || !hot.is_almost_plain() {
+            return self.run_slowly(call);
+        }
+        let arrival = self.arrival(hot);
         // A queue that nobody is using is given the request at once: what lies between is shorter than a look at the
         // clock, which is spared.
-        let (queue, mut inner, start) = match self.free_queue(&call.whole) {
-            Some((queue, inner)) => (queue, inner, Some(arrival)),
+        let free = if hot.is_urgent() { None } else { self.free_queue(&call.whole) };
+        let (queue, mut inner, start) = match free {
+            Some((queue, inner)) => (queue, inner, arrival),
             None => {
-                let (queue, inner) = self.queue(&call.whole);
+                let (queue, inner) = self.queue_for(&call.whole, hot);
                 (queue, inner, None)
             }
         };
@@ -458,7 +469,10 @@ impl Handle {
             drop(inner);
             return self.run_slowly(call);
         }
-        let called = inner.call_recorded(&call.whole, self.shared.id, (arrival, start));
+        let called = match arrival {
+            Some(arrival) => inner.call_recorded(&call.whole, self.shared.id, (arrival, start)),
+            None => inner.call(&call.whole, self.shared.id),
+        };
         drop(inner);
         match called {
             Ok(Called::Done(Ok(()))) => Ok(()),

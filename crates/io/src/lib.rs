@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+pub mod caller;
 mod device;
 mod error;
 mod flight;
@@ -30,6 +31,7 @@ mod shared_queue;
 mod slots;
 mod stats;
 mod ticket;
+mod urgent;
 mod wait;
 
 pub use device::{Device, DeviceOptions};
@@ -39,7 +41,7 @@ pub use handle::{Binding, Handle};
 pub use measure::{Histogram, Measured};
 pub use nvmed_engine::{
     AsyncEvent, Command, DeviceError, Geometry, InvalidRequest, Operation, Priority, QueueFault, Request,
-    Segment, Transfer,
+    Segment, Transfer, UrgentPath,
 };
 pub use queue::{QueueNumber, QueueSettings, Scheduler};
 pub use scatter::Scatter;
@@ -47,3 +49,4 @@ pub use service::{CompletionThreads, ThreadStats};
 pub use settings::{Completions, HandleSettings, OnReset, Rate};
 pub use stats::Stats;
 pub use ticket::Ticket;
+pub use urgent::Source;

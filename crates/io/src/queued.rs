@@ -3,7 +3,8 @@
 use crate::error::{IoError, SubmitError};
 use crate::parts::{PART_SEGMENTS, Parts};
 use crate::queue::Scheduler;
-use crate::schedule::Backlog;
+use crate::schedule::{Backlog, Rights};
+use crate::settings::{Hot, Priority};
 use crate::shared_queue::{QueueState, SharedQueue};
 use nvmed_engine::{InvalidRequest, Request, Segment};
 use nvmed_units::DeviceAddress;
@@ -49,7 +50,8 @@ impl QueueState {
         self.backlog.as_ref().and_then(|backlog| backlog.later_ns())
     }
 
-    /// Puts a request into the scheduler, for the completion slot `index` of `handle`: all of it or nothing.
+    /// Puts a request into the scheduler, for the completion slot `index` of `handle`: all of it or nothing. One of an
+    /// urgent caller is as urgent as one of an urgent handle.
     ///
     /// # Errors
     /// [`SubmitError::NoSlot`]; what can be seen to be wrong before the device is asked.
@@ -59,9 +61,12 @@ impl QueueState {
         request: &Request<'_>,
         index: usize,
         handle: u32,
+        hot: Hot,
     ) -> Result<(), SubmitError> {
         let Some(mut backlog) = self.backlog.take() else { return Err(SubmitError::NoSlot) };
-        let queued = self.push(&mut backlog, request, index, handle);
+        let own = self.rights(handle);
+        let rights = if hot.is_urgent() { Rights { priority: Priority::Urgent, ..own } } else { own };
+        let queued = self.push(&mut backlog, request, (index, handle), &rights);
         self.backlog = Some(backlog);
         queued?;
         self.count(request, handle);
@@ -72,13 +77,13 @@ impl QueueState {
         &mut self,
         backlog: &mut Backlog,
         request: &Request<'_>,
-        index: usize,
-        handle: u32,
+        (index, handle): (usize, u32),
+        rights: &Rights,
     ) -> Result<(), SubmitError> {
-        let (now, rights) = (self.now_ns(), self.rights(handle));
+        let now = self.now_ns();
         let owner = (index as u32, handle);
         if request.data.len() <= PART_SEGMENTS {
-            if !backlog.push(request, owner, &rights, now) {
+            if !backlog.push(request, owner, rights, now) {
                 return Err(SubmitError::NoSlot);
             }
             self.tickets.expect_queued(index);
@@ -95,7 +100,7 @@ impl QueueState {
         let mut parts = Parts::new(request, request.blocks.into(), self.limits());
         let mut room = [Segment { address: DeviceAddress(0), bytes: 0 }; PART_SEGMENTS];
         while !parts.is_done() {
-            let pushed = backlog.push(&parts.request(&mut room), owner, &rights, now);
+            let pushed = backlog.push(&parts.request(&mut room), owner, rights, now);
             debug_assert!(pushed, "the scheduler had room for {count} parts, but not for all");
             self.tickets.expect_queued(index);
             parts.advance();

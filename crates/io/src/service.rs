@@ -294,6 +294,30 @@ impl Device {
         self.services().stats()
     }
 
+    /// Makes ready what a handle's settings need of the queues of urgent requests, if there are any.
+    ///
+    /// # Errors
+    /// [`IoError::Thread`].
+    pub(crate) fn prepare_urgent(&self, settings: &HandleSettings) -> Result<(), IoError> {
+        self.prepare_queues(self.urgent.queues(), settings)
+    }
+
+    fn prepare_queues(&self, queues: &[Arc<SharedQueue>], settings: &HandleSettings) -> Result<(), IoError> {
+        for queue in queues {
+            match settings.completion {
+                Completions::Thread => self.serve(queue, ServiceKind::Paced)?,
+                Completions::Interrupt if queue.interrupts() => {
+                    self.serve(queue, ServiceKind::Interrupted)?
+                }
+                _ => {}
+            }
+            if settings.on_reset == crate::OnReset::Replay {
+                queue.keep(&mut queue.lock());
+            }
+        }
+        Ok(())
+    }
+
     /// Sees to it that a thread serves a queue.
     fn serve(&self, queue: &Arc<SharedQueue>, kind: ServiceKind) -> Result<(), IoError> {
         let slot = if kind == ServiceKind::Paced { &queue.paced } else { &queue.interrupted };
@@ -318,19 +342,8 @@ impl Handle {
     /// # Errors
     /// [`IoError::Thread`].
     pub(crate) fn prepare(&self, settings: &HandleSettings) -> Result<(), IoError> {
-        for queue in &self.shared.queues {
-            match settings.completion {
-                Completions::Thread => self.shared.device.serve(queue, ServiceKind::Paced)?,
-                Completions::Interrupt if queue.interrupts() => {
-                    self.shared.device.serve(queue, ServiceKind::Interrupted)?;
-                }
-                _ => {}
-            }
-            if settings.on_reset == crate::OnReset::Replay {
-                queue.keep(&mut queue.lock());
-            }
-        }
-        Ok(())
+        self.shared.device.prepare_queues(&self.shared.queues, settings)?;
+        self.shared.device.prepare_urgent(settings)
     }
 }
 

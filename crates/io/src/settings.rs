@@ -143,6 +143,10 @@ impl Hot {
     const MEASURED: u32 = 1 << 19;
     /// Its requests are recorded.
     const RECORDED: u32 = 1 << 20;
+    /// Who submits may be urgent, and is asked.
+    const ASKS: u32 = 1 << 21;
+    /// Who submits was asked, and is urgent; never stored.
+    const URGENT: u32 = 1 << 22;
 
     pub(crate) fn stream(self) -> u16 {
         self.0 as u16
@@ -151,12 +155,32 @@ impl Hot {
     /// Whether a synchronous call is lock, submit, ring, poll, unlock.
     #[inline]
     pub(crate) fn is_plain(self) -> bool {
-        self.0 & (Self::STAMPED | Self::SERVED | Self::MEASURED | Self::RECORDED) == 0
+        self.0 & (Self::STAMPED | Self::SERVED | Self::MEASURED | Self::RECORDED | Self::ASKS) == 0
     }
 
-    /// Whether all that is to be done about a synchronous call besides is to record it.
-    pub(crate) fn is_plain_but_recorded(self) -> bool {
-        self.0 & (Self::STAMPED | Self::SERVED | Self::MEASURED | Self::RECORDED) == Self::RECORDED
+    /// Whether all that is to be done about a synchronous call besides is to ask its caller, and to record it.
+    pub(crate) fn is_almost_plain(self) -> bool {
+        self.0 & (Self::STAMPED | Self::SERVED | Self::MEASURED) == 0
+    }
+
+    /// Whether a request is given to its queue and no more.
+    #[inline]
+    pub(crate) fn is_only_put(self) -> bool {
+        self.0 & (Self::RECORDED | Self::ASKS) == 0
+    }
+
+    #[inline]
+    pub(crate) fn asks(self) -> bool {
+        self.0 & Self::ASKS != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_urgent(self) -> bool {
+        self.0 & Self::URGENT != 0
+    }
+
+    pub(crate) fn as_urgent(self) -> Self {
+        Self(self.0 | Self::URGENT)
     }
 
     #[inline]
@@ -218,9 +242,10 @@ impl Live {
             Completions::Thread => Hot::STAMPED | Hot::SERVED,
         };
         let kept = if settings.on_reset == OnReset::Replay { Hot::KEPT } else { 0 };
-        let others = self.hot.load(Ordering::Relaxed) & (Hot::MEASURED | Hot::RECORDED);
-        let flags = completion | kept | others;
-        self.hot.store(u32::from(settings.stream) | flags, Ordering::Relaxed);
+        let ours = u32::from(settings.stream) | completion | kept;
+        let others = Hot::MEASURED | Hot::RECORDED | Hot::ASKS;
+        let merge = |hot: u32| Some(hot & others | ours);
+        let _ = self.hot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, merge);
     }
 
     /// All of them.
@@ -252,6 +277,11 @@ impl Live {
 
     pub(crate) fn record(&self) {
         self.hot.fetch_or(Hot::RECORDED, Ordering::Relaxed);
+    }
+
+    /// From now on callers are asked.
+    pub(crate) fn ask(&self) {
+        self.hot.fetch_or(Hot::ASKS, Ordering::Relaxed);
     }
 
     pub(crate) fn completion(&self) -> Completions {

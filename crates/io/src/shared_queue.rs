@@ -275,7 +275,7 @@ impl QueueState {
         keep: bool,
     ) -> Result<(), SubmitError> {
         if self.is_to_be_queued(hot, keep) {
-            self.queue(request, index, handle)?;
+            self.queue(request, index, handle, hot)?;
         } else {
             self.submit(request, index, handle)?;
         }
@@ -529,6 +529,12 @@ impl QueueState {
     /// The timeout of a handle, microseconds.
     pub(crate) fn timeout_us(&self, handle: u32) -> Option<u64> {
         self.members.get(handle as usize)?.terms.as_ref().map(|terms| terms.live.timeout_us())
+    }
+
+    /// The handles that are not gone.
+    pub(crate) fn living(&self) -> Vec<(u32, Arc<Terms>)> {
+        let living = |(id, member): (usize, &Member)| member.terms.clone().map(|terms| (id as u32, terms));
+        self.members.iter().enumerate().filter_map(living).collect()
     }
 
     /// Handles that were admitted so far, those that are gone included.

@@ -2,7 +2,10 @@
 
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_engine::{Operation, Request, Segment};
-use nvmed_io::{Binding, Device, DeviceOptions, Flight, HandleSettings, OnReset, QueueSettings, Scheduler};
+use nvmed_io::caller::{self, Urgency};
+use nvmed_io::{
+    Binding, Device, DeviceOptions, Flight, HandleSettings, OnReset, QueueSettings, Scheduler, Source,
+};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::Lba;
 use nvmed_vdev::{Controller, ControllerConfig, InProcess, Media};
@@ -50,12 +53,14 @@ fn requests_do_not_allocate() {
         [Binding::Queue(0), Binding::Queue(0), Binding::Spread, deadline, fair].map(|b| device.handle(b));
     handles[1].set(HandleSettings { on_reset: OnReset::Replay, ..HandleSettings::default() }).unwrap();
     handles[4].measure(true);
+    device.expect_urgent(Source::Threads);
     let page = [Segment { address: base, bytes: 4096 }];
     let long = [Segment { address: base.plus(512), bytes: 40 << 20 }];
     let before = ALLOCATIONS.with(Cell::get);
     for round in 0..100 {
         let handle = &handles[round % handles.len()];
         handle.read(Lba(0), &page).unwrap();
+        caller::with(Urgency::Urgent, || handle.read(Lba(0), &page)).unwrap();
         handle.write(Lba(8), &page, true).unwrap();
         handle.flush().unwrap();
         handle.write_zeroes(Lba(0), 100, false).unwrap();

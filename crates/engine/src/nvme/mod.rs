@@ -11,7 +11,7 @@ mod ring;
 
 use crate::{
     Command, Engine, EngineError, Geometry, HostMemoryUse, QUEUE_DEPTH_MAX, QueueFault, QueueOptions,
-    QueuePair, Transfer, Waited,
+    QueuePair, Transfer, UrgentPath, Waited,
 };
 use controller::Controller;
 use namespace::Namespace;
@@ -109,6 +109,10 @@ impl Engine for NvmeEngine {
             self.controller.give_back(number);
         }
         Ok(Box::new(made?))
+    }
+
+    fn urgent_path(&self) -> UrgentPath {
+        if handshake::arbitrates(self.cap) { UrgentPath::Wrr } else { UrgentPath::Reserved }
     }
 
     fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, EngineError> {

@@ -12,3 +12,4 @@ mod recovery;
 mod schedulers;
 mod system_calls;
 mod tickets;
+mod urgent;

@@ -236,3 +236,46 @@ fn a_queue_that_is_never_empty_stops_nobody() {
         assert_eq!(done, [10, 13, 13, 13, 13, 13, 13, 13]);
     }
 }
+
+/// How long the first command of [`a_burst`] takes: the host rings all other doorbells meanwhile.
+const FIRST_NS: u64 = 400_000_000;
+
+/// A drive that takes one command at a time, and bursts of 4. While a read of queue 14 is in the drive, all queues get
+/// commands; their order is that of the arbiter on each clock. `None`: the host was so slow that the read was over.
+fn a_burst(clock: Clock) -> Option<Vec<u16>> {
+    let fixed = FixedProfile { read_ns: FIRST_NS, write_ns: 1_000, ..FixedProfile::default() };
+    let drive = Some(Profile { commands: 1, ..Profile::fixed(fixed) });
+    let mut host = enabled(ControllerConfig { clock, drive, ..ControllerConfig::default() }, true);
+    // Burst 4 (two to the power of 2); 6 of class high for 2 of medium and 1 of low.
+    let feature = 2 | 5 << 24 | 1 << 16;
+    let arbitration = SubmissionEntry { opcode: 9, cdw10: 1, cdw11: feature, ..Default::default() };
+    assert!(host.admin(arbitration).status().is_success());
+    let mut classes = Classes::new(host);
+    let data = classes.base + 0x8000;
+    let read = SubmissionEntry { opcode: 2, nsid: 1, cid: 14, prp1: data, ..Default::default() };
+    classes.memory.write(submission_queue(14), read.as_bytes());
+    let begin = nvmed_sys::monotonic_ns();
+    classes.ring(14, 1);
+    for queue in [13, 12, 11, 10] {
+        classes.ring(queue, 10);
+    }
+    if clock != Clock::Virtual && nvmed_sys::monotonic_ns() - begin >= FIRST_NS {
+        return None;
+    }
+    assert_eq!(classes.wait(1), [14]);
+    Some(classes.wait(40))
+}
+
+#[test]
+fn urgent_goes_first_and_a_burst_is_cut_by_the_weight_on_every_clock() {
+    let mut expected = vec![10; 10];
+    // A turn of the class high takes 4 commands, and 2 more where the other queues of its class had none.
+    expected.extend([11, 11, 11, 11, 11, 11, 12, 12, 13]);
+    expected.extend([11, 11, 11, 11, 12, 12, 13]);
+    expected.extend([12, 12, 13, 12, 12, 13, 12, 12, 13]);
+    expected.extend([13; 5]);
+    for clock in [Clock::Inline, Clock::Virtual, Clock::Threaded] {
+        let order = (0..10).find_map(|_| a_burst(clock));
+        assert_eq!(order.expect("the host rings five doorbells within 400 ms"), expected, "{clock:?}");
+    }
+}

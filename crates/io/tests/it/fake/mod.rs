@@ -4,7 +4,7 @@
 use nvmed_dma::MapError;
 use nvmed_engine::{
     Command, Completion, DeviceError, Engine, EngineError, Geometry, Operation, QueueFault, QueueOptions,
-    QueuePair, Request, Segment, SubmitError, Waited,
+    QueuePair, Request, Segment, SubmitError, UrgentPath, Waited,
 };
 use nvmed_nvme::Status;
 use nvmed_sys::Mapping;
@@ -65,6 +65,7 @@ struct State {
     /// Aborts and resets asked for.
     cancelled: usize,
     reset: usize,
+    urgent: UrgentPath,
 }
 
 impl State {
@@ -161,6 +162,16 @@ impl Fake {
 
     pub fn log(&self) -> Vec<(usize, Operation, Lba, u32)> {
         self.state().log.clone()
+    }
+
+    /// The log, which is empty then.
+    pub fn take_log(&self) -> Vec<(usize, Operation, Lba, u32)> {
+        std::mem::take(&mut self.state().log)
+    }
+
+    /// Has this path for urgent requests.
+    pub fn offer(&self, path: UrgentPath) {
+        self.state().urgent = path;
     }
 
     pub fn waited_us(&self) -> u64 {
@@ -345,6 +356,10 @@ impl Engine for Fake {
     }
 
     fn unmap(&self, _: DeviceAddress) {}
+
+    fn urgent_path(&self) -> UrgentPath {
+        self.state().urgent
+    }
 
     fn shutdown(&self) -> Result<(), EngineError> {
         for queue in &mut self.state().queues {
