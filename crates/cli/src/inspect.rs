@@ -11,7 +11,7 @@ use crate::volume::{Use, Volumes};
 use nvmed_check::Finding;
 use nvmed_engine::EngineError;
 use nvmed_fs::{FileSystem, FsError, LayoutError, Superblock, VERSION};
-use nvmed_io::Device;
+use nvmed_io::{Device, Source, UrgentPath};
 use nvmed_nvme::DriveIdentity;
 use nvmed_stack::Open;
 use serde_json::json;
@@ -56,6 +56,8 @@ struct Facts {
     drive: Option<DriveIdentity>,
     /// Bytes of the host's memory that it would like.
     host_memory_bytes: u64,
+    /// The way of urgent requests.
+    urgent: UrgentPath,
     files: Result<Superblock, FsError>,
 }
 
@@ -80,12 +82,24 @@ pub fn info(arguments: &Info) -> Result<(), Failure> {
         Err(error) => return Err(Failure::new(Status::Failed, format!("{name}: {error}"))),
     };
     let files = FileSystem::probe(&device);
-    let facts = Facts { name, device, nvme, drive, host_memory_bytes, files };
+    // Made and not only looked up: a device may have no queue left for it.
+    let urgent = device.expect_urgent(Source::Told);
+    let facts = Facts { name, device, nvme, drive, host_memory_bytes, urgent, files };
     let mut out = Output::new();
     out.text(&if arguments.json { facts.json() } else { facts.page() })?;
     out.finish()?;
     let ended = facts.device.shutdown();
     ended.map_err(|error| Failure::new(Status::Failed, format!("{}: {error}", facts.name)))
+}
+
+/// What a path of urgent requests is, in a line.
+fn path(path: UrgentPath) -> String {
+    let what = match path {
+        UrgentPath::Wrr => "a queue of the class urgent",
+        UrgentPath::Reserved => "a queue of their own, of no rank",
+        UrgentPath::None => "the queues of all others",
+    };
+    format!("{path}: {what}")
 }
 
 impl Facts {
@@ -124,7 +138,8 @@ impl Facts {
         };
         format!(
             "device      {}\ncontroller  {}{}, serial {}, firmware {}\n            \
-             {} I/O queues of {} commands, {} a command, {} write cache\n\
+             {} I/O queues of {} commands, {} a command, {} write cache\n            \
+             urgent requests go by {}\n\
              {}{}namespace   {} in {} LBAs of {} bytes\nfile system {files}\n",
             self.name,
             self.nvme.as_ref().map_or(String::new(), |version| format!("NVMe {version}, ")),
@@ -135,6 +150,7 @@ impl Facts {
             geometry.queue_depth_max,
             size(u64::from(geometry.transfer_bytes_max)),
             if geometry.volatile_write_cache { "volatile" } else { "no volatile" },
+            path(self.urgent),
             self.drive.as_ref().map(|of| drive::lines(of, 12)).unwrap_or_default(),
             self.host_memory(),
             size(geometry.bytes()),
@@ -154,6 +170,7 @@ impl Facts {
             "queue_depth": geometry.queue_depth_max,
             "transfer_bytes": geometry.transfer_bytes_max,
             "volatile_write_cache": geometry.volatile_write_cache,
+            "urgent_path": self.urgent.to_string(),
             "lba_bytes": geometry.lba_bytes,
             "lba_count": geometry.lba_count,
         });

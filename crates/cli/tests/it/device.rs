@@ -242,6 +242,7 @@ fn a_drive_says_what_it_is() {
     );
     let page = scratch.ok(["info", "virtual:?media=dram,size=64M,profile=dram"]);
     assert!(page.contains("pages of 4.0 KiB, overwritten in place"), "{page}");
+    assert!(page.contains("urgent requests go by wrr: a queue of the class urgent\n"), "{page}");
     let plain = scratch.ok(["identify", "--json", "virtual:?media=dram,size=64M"]);
     assert!(
         plain.contains("\"drive\":null") && plain.contains("\"model\":\"nvmed virtual controller\""),
