@@ -45,6 +45,8 @@ pub struct Counts {
     pub writes: u64,
     /// Commands to make durable what was written.
     pub flushes: u64,
+    /// Commands of urgent callers, by the queue that they have.
+    pub urgent: u64,
     /// Blocks that were read.
     pub blocks_read: u64,
     /// Blocks that were discarded.
@@ -320,6 +322,11 @@ impl Disk {
 
     fn resolve(&self, address: DeviceAddress, bytes: u32) -> Result<(Arc<Mapping>, usize), Status> {
         self.space.resolve(address, bytes as usize).map_err(|_| Status::DATA_TRANSFER_ERROR)
+    }
+
+    /// A command came by the queue of urgent callers.
+    pub(crate) fn count_urgent(&self) {
+        self.lock().counts.urgent += 1;
     }
 
     /// Takes a request, one of so many of its queue: as what it will be done, or that it will fail.

@@ -6,7 +6,7 @@
 use crate::disk::{DEPTH, Disk, DiskState};
 use nvmed_engine::{
     Completion, DeviceError, Engine, EngineError, Geometry, Operation, QueueOptions, QueuePair, Request,
-    Segment, SubmitError, Waited,
+    Segment, SubmitError, UrgentPath, Waited,
 };
 use nvmed_nvme::Status;
 use nvmed_sys::Mapping;
@@ -39,6 +39,7 @@ struct DiskQueue {
     disk: Arc<Disk>,
     flights: Vec<Flight>,
     done: Vec<Completion>,
+    is_urgent: bool,
 }
 
 impl DiskQueue {
@@ -96,6 +97,9 @@ impl QueuePair for DiskQueue {
         if matches!(request.operation, Operation::Write { .. }) {
             self.disk.wait_if_stalled();
         }
+        if self.is_urgent {
+            self.disk.count_urgent();
+        }
         let task = self.disk.accept(request, self.outstanding() + 1);
         let Request { tag, operation, lba, blocks, data, .. } = *request;
         let data = data.to_vec();
@@ -133,13 +137,27 @@ impl QueuePair for DiskQueue {
     }
 }
 
+impl DiskEngine {
+    fn pair(&self, is_urgent: bool) -> DiskQueue {
+        DiskQueue { disk: Arc::clone(&self.0), flights: Vec::new(), done: Vec::new(), is_urgent }
+    }
+}
+
 impl Engine for DiskEngine {
     fn geometry(&self) -> &Geometry {
         self.0.geometry()
     }
 
     fn queue(&self, _: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError> {
-        Ok(Box::new(DiskQueue { disk: Arc::clone(&self.0), flights: Vec::new(), done: Vec::new() }))
+        Ok(Box::new(self.pair(false)))
+    }
+
+    fn urgent_path(&self) -> UrgentPath {
+        UrgentPath::Reserved
+    }
+
+    fn urgent_queues(&self, _: u16) -> Result<Vec<Box<dyn QueuePair>>, EngineError> {
+        Ok(vec![Box::new(self.pair(true))])
     }
 
     fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, EngineError> {

@@ -11,7 +11,7 @@ use crate::options::{Durability, MountOptions};
 use crate::pages::Pages;
 use crate::paths::Paths;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
-use nvmed_io::{Binding, Device};
+use nvmed_io::{Binding, Device, Source};
 use nvmed_layout::record::Record;
 use nvmed_layout::{Damage, FileType, LostCopy, ROOT};
 use nvmed_sys::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -86,6 +86,9 @@ impl Core {
         options: &MountOptions,
     ) -> Result<Arc<Self>, FsError> {
         let MountParts { device, memory, .. } = parts;
+        if options.urgent || !options.urgent_files.is_empty() {
+            device.expect_urgent(Source::Told);
+        }
         let handle = device.handle(Binding::Spread);
         let opened = Metadata::open((device, handle), (memory, dead), options)?;
         let meta = Arc::new(opened.metadata);

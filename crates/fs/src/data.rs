@@ -72,7 +72,8 @@ impl File {
         if flags.has(OpenFlags::DIRECT) {
             self.aligned(into, ByteOffset(offset))?;
         }
-        let done = self.core.pages.read_at(&self.inode, &self.stream, into, ByteOffset(offset))?;
+        let read = || self.core.pages.read_at(&self.inode, &self.stream, into, ByteOffset(offset));
+        let done = self.ruled(read)?;
         if self.stamps(flags) {
             self.core.meta.accessed(&self.inode);
         }
@@ -97,7 +98,7 @@ impl File {
         if flags.has_any(SPECIAL) || self.core.options.durability == Durability::Device {
             return self.write_specially(flags, from, ByteOffset(offset)).map(|(written, _)| written);
         }
-        let written = self.core.pages.write_at(&self.inode, from, ByteOffset(offset))?;
+        let written = self.ruled(|| self.core.pages.write_at(&self.inode, from, ByteOffset(offset)))?;
         if self.inode.data.exposed.load(Ordering::Relaxed) {
             self.settle()?;
         }
@@ -106,6 +107,15 @@ impl File {
 
     /// A write that appends, or is on the device when it returns; answers bytes and offset too.
     fn write_specially(
+        &self,
+        flags: OpenFlags,
+        from: &[u8],
+        offset: ByteOffset,
+    ) -> Result<(usize, ByteOffset), FsError> {
+        self.ruled(|| self.write_specially_as_ruled(flags, from, offset))
+    }
+
+    fn write_specially_as_ruled(
         &self,
         flags: OpenFlags,
         from: &[u8],
@@ -200,7 +210,7 @@ impl File {
         if self.flags().has(OpenFlags::PATH) {
             return Err(FsError::BadDescriptor);
         }
-        let synced = self.core.pages.sync_inode(&self.inode, times);
+        let synced = self.ruled(|| self.core.pages.sync_inode(&self.inode, times));
         let errors = self.inode.data.errors.load(Ordering::SeqCst);
         let told = self.stream.errors_seen.swap(errors, Ordering::SeqCst);
         synced?;
@@ -239,8 +249,10 @@ impl File {
             return Err(FsError::Invalid);
         }
         self.changeable(flags)?;
-        self.core.pages.truncate(&self.inode, bytes)?;
-        self.written_through()
+        self.ruled(|| {
+            self.core.pages.truncate(&self.inode, bytes)?;
+            self.written_through()
+        })
     }
 
     /// Allocates, punches or zeroes a range.
@@ -341,7 +353,10 @@ impl File {
         if self.core.options.read_only {
             return Ok(());
         }
-        let offset = ByteOffset(offset);
+        self.ruled(|| self.msync_as_ruled(ByteOffset(offset), bytes))
+    }
+
+    fn msync_as_ruled(&self, offset: ByteOffset, bytes: u64) -> Result<(), FsError> {
         let end = offset.saturating_plus(bytes);
         self.core.pages.settle(&self.inode, offset..end, Data::Cached)?;
         // Bytes past the recorded size would not be there after a power cut: a file that was extended and

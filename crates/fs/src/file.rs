@@ -11,6 +11,7 @@ use crate::status::{DirEntry, OpenFlags, Stat, Whence};
 use crate::view::View;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering};
+use nvmed_io::caller::{self, Urgency};
 use nvmed_layout::FileType;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::ByteOffset;
@@ -29,11 +30,19 @@ pub struct File {
     /// The data path's part: readahead, errors already told.
     pub(crate) stream: Stream,
     listing: Option<Box<Mutex<Listing>>>,
+    /// Whether a rule by path makes its calls urgent.
+    is_urgent: bool,
 }
 
 impl File {
     /// The caller has counted the inode's `opens`, and left out of the flags what acted once.
-    pub(crate) fn new(core: Arc<Core>, inode: Arc<Inode>, flags: OpenFlags, view: View) -> Self {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        inode: Arc<Inode>,
+        flags: OpenFlags,
+        view: View,
+        is_urgent: bool,
+    ) -> Self {
         let listing = (inode.kind == FileType::Directory).then(Box::default);
         Self {
             number: core.new_description(),
@@ -44,7 +53,14 @@ impl File {
             flags: AtomicU32::new(flags.bits()),
             offset: Mutex::new(0),
             listing,
+            is_urgent,
         }
+    }
+
+    /// Does a call of this file, urgently where a rule by path wants that.
+    #[inline]
+    pub(crate) fn ruled<T>(&self, call: impl FnOnce() -> T) -> T {
+        if self.is_urgent { caller::with(Urgency::Urgent, call) } else { call() }
     }
 
     /// The inode.

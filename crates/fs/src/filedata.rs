@@ -5,7 +5,7 @@ use crate::extent::Extents;
 use crate::flight::Flights;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::{Object, Readahead};
-use nvmed_io::Handle;
+use nvmed_io::{Handle, caller};
 use nvmed_sys::QuietFd;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::Ino;
@@ -180,6 +180,8 @@ pub(crate) struct FileData {
     map: Mutex<Option<Box<Map>>>,
     /// Transfers past the cache that are under way; they begin under `io`.
     pub(crate) flights: Flights,
+    /// Urgent callers that wait for the right to its pages and blocks.
+    wanted: AtomicU32,
     /// Who moves its data, and for which description; none: the mount's handle.
     pub(crate) handle: Mutex<Option<(u64, Handle)>>,
 }
@@ -206,6 +208,7 @@ impl FileData {
             map_written: AtomicBool::new(false),
             map: Mutex::new(None),
             flights: Flights::default(),
+            wanted: AtomicU32::new(0),
             handle: Mutex::new(None),
         }
     }
@@ -217,9 +220,22 @@ impl FileData {
         Quiet { io }
     }
 
-    /// As [`FileData::quiet`], while direct transfers go on.
+    /// As [`FileData::quiet`], while direct transfers go on. An urgent caller that has to wait is seen by who has the
+    /// right ([`FileData::is_wanted`]).
     pub(crate) fn io(&self) -> Io<'_> {
-        Io { file: self, _lock: self.io.lock() }
+        if let Some(lock) = self.io.try_lock() {
+            return Io { file: self, _lock: lock };
+        }
+        let urgent = u32::from(caller::now().is_urgent());
+        self.wanted.fetch_add(urgent, Ordering::Relaxed);
+        let io = Io { file: self, _lock: self.io.lock() };
+        self.wanted.fetch_sub(urgent, Ordering::Relaxed);
+        io
+    }
+
+    /// Whether an urgent caller waits for what whoever has [`Io`] or [`Quiet`] does.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) > 0
     }
 
     /// As [`FileData::quiet`], or none when somebody is at it.

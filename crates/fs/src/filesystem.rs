@@ -554,7 +554,7 @@ impl Core {
     }
 
     /// The path of an inode from the view's root, by a name that it has.
-    fn path_of(&self, inode: &Arc<Inode>, view: &View) -> Result<Vec<u8>, FsError> {
+    pub(crate) fn path_of(&self, inode: &Arc<Inode>, view: &View) -> Result<Vec<u8>, FsError> {
         let mut names: Vec<Arc<[u8]>> = Vec::new();
         let mut at = Arc::clone(inode);
         while at.ino != view.root_ino() {

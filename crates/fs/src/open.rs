@@ -111,7 +111,9 @@ impl Core {
             inode.opens.fetch_sub(1, Ordering::SeqCst);
         }
         let once = if made { OpenFlags::ONCE.without(OpenFlags::CREATE) } else { OpenFlags::ONCE };
-        let file = Arc::new(File::new(Arc::clone(self), inode, flags.without(once), view.clone()));
+        let is_urgent = self.is_urgent_file(&inode);
+        let file = File::new(Arc::clone(self), inode, flags.without(once), view.clone(), is_urgent);
+        let file = Arc::new(file);
         if flags.has(OpenFlags::TRUNCATE) && !made && !flags.has(OpenFlags::PATH) {
             self.pages.truncate(&file.inode, 0)?;
         }
@@ -119,6 +121,17 @@ impl Core {
             self.meta.accessed_first(&file.inode);
         }
         Ok(file)
+    }
+
+    /// Whether a rule says that the calls of a file are urgent, which has no path unless it has a name.
+    fn is_urgent_file(&self, inode: &Arc<Inode>) -> bool {
+        let rules = &self.options.urgent_files;
+        if rules.is_empty() || inode.kind != FileType::File {
+            return false;
+        }
+        let _namespace = self.names_read();
+        let path = self.path_of(inode, &View::default());
+        path.is_ok_and(|path| rules.iter().any(|rule| rule.matches(&path)))
     }
 
     fn find_or_make(

@@ -1,5 +1,6 @@
 //! Settings of a mount.
 
+use crate::glob::Glob;
 use nvmed_cache::EvictionPolicy;
 use nvmed_sys::host_clock;
 
@@ -42,6 +43,11 @@ pub struct MountOptions {
     pub commit_blocks_max: u64,
     /// Whether the device is told of freed blocks, in batches, once they are durably free.
     pub discard: bool,
+    /// Whether callers may be urgent ([`nvmed_io::caller`]): the device makes their path when it is mounted.
+    pub urgent: bool,
+    /// Files whose calls are urgent whoever makes them, by their paths when they are opened; with any, callers may be
+    /// urgent.
+    pub urgent_files: Vec<Glob>,
     /// Nothing is changed; nor is what an unclean end left behind cleaned up.
     pub read_only: bool,
     /// Time stamps come from here.
@@ -59,6 +65,8 @@ impl Default for MountOptions {
             durability: Durability::Process,
             commit_blocks_max: nvmed_kv::Options::default().commit_blocks_max,
             discard: false,
+            urgent: false,
+            urgent_files: Vec::new(),
             read_only: false,
             clock: host_clock,
         }

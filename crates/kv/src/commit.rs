@@ -8,6 +8,7 @@ use crate::log::Appender;
 use crate::stream::Sequence;
 use crate::{KvError, Store};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use nvmed_io::caller::{self, Urgency};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Condvar, Mutex, MutexGuard};
 
@@ -169,7 +170,8 @@ impl Store {
     /// Returns once every batch up to `sequence` is durable. Calls of many threads share log appends.
     ///
     /// A call that finds a step of a checkpoint due does it before it returns: at most
-    /// [`crate::Options::commit_blocks_max`] blocks.
+    /// [`crate::Options::commit_blocks_max`] blocks. An urgent caller ([`crate::Medium::has_urgent`]) leaves it to the
+    /// next other one, or to an apply that finds the log too long.
     ///
     /// # Errors
     /// The medium's, the first time; [`KvError::Failed`] from then on.
@@ -184,12 +186,17 @@ impl Store {
     /// As [`Store::commit`].
     pub fn commit_telling(&self, sequence: Sequence, barrier: Barrier) -> Result<bool, KvError> {
         let flushed = self.commit_only(sequence, barrier)?;
-        self.step_if_due();
+        if !self.disk.has_urgent() || !caller::now().is_urgent() {
+            self.step_if_due();
+        }
         Ok(flushed)
     }
 
     /// As [`Store::commit_telling`], but it does no step, for one that is under way.
     pub(crate) fn commit_only(&self, sequence: Sequence, barrier: Barrier) -> Result<bool, KvError> {
+        if barrier != Barrier::None && self.disk.has_urgent() {
+            return self.commit_flushed(sequence, barrier);
+        }
         let mut rounds = self.commits.rounds.lock();
         rounds.check()?;
         if rounds.satisfies(sequence, barrier) {
@@ -207,6 +214,26 @@ impl Store {
             rounds.check()?;
         }
         Ok(rounds.flush_round >= ours)
+    }
+
+    /// As [`Store::commit_only`] of a barrier, where callers are urgent: who wants a flush sends it before the round and
+    /// not in it, so that nobody else waits for it. It covers what was written to the device before the call, which is
+    /// all that either barrier is about, and the append that follows is durable itself.
+    fn commit_flushed(&self, sequence: Sequence, barrier: Barrier) -> Result<bool, KvError> {
+        let is_done = |rounds: &Rounds| rounds.check().map(|()| rounds.satisfies(sequence, barrier));
+        if is_done(&self.commits.rounds.lock())? {
+            return Ok(false);
+        }
+        // Whoever applied a batch had written its data before.
+        let applied = self.applied();
+        if !Mutant::NoDataFlush.is_made() {
+            self.flush()?;
+        }
+        {
+            let mut rounds = self.commits.rounds.lock();
+            rounds.flushed = rounds.flushed.max(applied);
+        }
+        self.commit_only(sequence, Barrier::None).map(|_| true)
     }
 
     fn lead<'a>(&'a self, mut rounds: MutexGuard<'a, Rounds>) -> Result<MutexGuard<'a, Rounds>, KvError> {
@@ -229,9 +256,19 @@ impl Store {
 
     /// Appends everything applied so far. `flushed` is the last batch that a flush has followed.
     fn round(&self, before: bool, after: bool, flushed: Sequence) -> Result<Done, KvError> {
-        let mut appender = self.commits.appender.lock();
-        // Said while nobody else has the appender: what it has written is perhaps not durable, and must not be settled.
-        self.append_all(&mut appender, before, after, flushed).inspect_err(|error| self.commits.fail(error))
+        self.for_all(|| {
+            let mut appender = self.commits.appender.lock();
+            let done = self.append_all(&mut appender, before, after, flushed);
+            // Said while nobody else has the appender: what it has written is perhaps not durable, and must not be
+            // settled.
+            done.inspect_err(|error| self.commits.fail(error))
+        })
+    }
+
+    /// Does what others wait for meanwhile: urgently, where any of them may be urgent. So there is no rank to be handed
+    /// on, and no circle of those who wait.
+    fn for_all<T>(&self, work: impl FnOnce() -> T) -> T {
+        if self.disk.has_urgent() { caller::with(Urgency::Urgent, work) } else { work() }
     }
 
     fn append_all(
@@ -280,6 +317,10 @@ impl Store {
     /// # Errors
     /// The medium's; [`KvError::Failed`] from then on.
     pub fn settle(&self) -> Result<(), KvError> {
+        self.for_all(|| self.settle_now())
+    }
+
+    fn settle_now(&self) -> Result<(), KvError> {
         // A round has this lock until what it appended is durable.
         let mut appender = self.commits.appender.lock();
         self.commits.check()?;
@@ -393,6 +434,74 @@ mod tests {
         assert_eq!(store.commit_telling(sequence, Barrier::None), Ok(true), "the batch wants one");
         assert_eq!(store.commit_telling(sequence, Barrier::Before), Ok(false), "sent before this call");
         assert_eq!(store.commit_telling(sequence, Barrier::After), Ok(true));
+    }
+
+    /// Has urgent callers, and notes what comes: `f` a flush, `w` a write; in capitals of an urgent caller.
+    struct UrgentMedium(MemoryMedium, nvmed_sys::sync::Mutex<String>);
+
+    impl UrgentMedium {
+        fn note(&self, what: char) {
+            let noted = if caller::now().is_urgent() { what.to_ascii_uppercase() } else { what };
+            self.1.lock().push(noted);
+        }
+    }
+
+    impl Medium for UrgentMedium {
+        fn blocks(&self) -> u64 {
+            self.0.blocks()
+        }
+
+        fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
+            self.0.read(block, into)
+        }
+
+        fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
+            self.note('w');
+            self.0.write(block, data, fua)
+        }
+
+        fn flush(&self) -> Result<(), MediumError> {
+            self.note('f');
+            self.0.flush()
+        }
+
+        fn has_urgent(&self) -> bool {
+            true
+        }
+    }
+
+    /// A round may be waited for by an urgent caller: it is urgent whoever leads it, and flushes come before it.
+    #[test]
+    fn where_callers_are_urgent_a_round_has_no_flush_and_is_urgent() {
+        let medium = Arc::new(UrgentMedium(MemoryMedium::new(1024), nvmed_sys::sync::Mutex::default()));
+        Store::format(&medium.0, &Options::default()).unwrap();
+        let store =
+            Store::open(medium.clone(), PendingMemory::private().unwrap(), &Options::default()).unwrap();
+        let change = |wants_flush: bool| {
+            let mut batch = Batch::new();
+            batch.put(b"key", b"value");
+            if wants_flush {
+                batch.require_flush();
+            }
+            store.apply(&batch).unwrap()
+        };
+        store.commit(change(false), Barrier::None).unwrap();
+        for (barrier, wants_flush, urgent, noted) in [
+            (Barrier::None, false, false, "W"),
+            (Barrier::None, false, true, "W"),
+            (Barrier::Before, false, false, "fW"),
+            (Barrier::Before, true, false, "fW"),
+            (Barrier::After, false, false, "fW"),
+            // Somebody's data that is not flushed: then there is no other way.
+            (Barrier::None, true, true, "FW"),
+        ] {
+            medium.1.lock().clear();
+            let sequence = change(wants_flush);
+            let flushed = caller::with(Urgency::of(urgent), || store.commit_telling(sequence, barrier));
+            assert_eq!(*medium.1.lock(), noted, "{barrier:?}, {wants_flush}, {urgent}");
+            assert_eq!(flushed, Ok(noted.len() > 1));
+            assert_eq!(store.durable(), sequence);
+        }
     }
 
     #[test]

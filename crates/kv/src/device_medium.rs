@@ -5,15 +5,18 @@
 
 use crate::{Medium, MediumError, OpenError};
 use core::ops::Range;
-use nvmed_io::{Device, Handle, IoError, Segment};
+use nvmed_io::{Device, Handle, IoError, Segment, caller};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, RwLock};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, Block, DeviceAddress, Lba, bounded};
 
 /// Bytes of one staging area: a checkpoint writes runs of nodes, an open reads runs of log.
 const AREA_BYTES: usize = 64 << 10;
-/// Areas: one for a commit, some for readers that go on meanwhile.
-const AREAS: usize = 8;
+/// Areas: one for a commit, some for readers that go on meanwhile, and [`FOR_URGENT`].
+const AREAS: usize = 9;
+/// Of these, areas that only urgent callers use, so that none waits for a request of others: one for the appender, whose
+/// lock makes it alone, and readers find it free between two appends.
+const FOR_URGENT: usize = 1;
 /// Runs at most; each growth of a region adds one, and they double.
 const RUNS_MAX: usize = 256;
 /// `EINVAL`: the caller left the medium.
@@ -91,12 +94,15 @@ impl DeviceMedium {
     }
 
     fn area(&self) -> (usize, MutexGuard<'_, ()>) {
-        for (index, area) in self.areas.iter().enumerate() {
+        let is_urgent = self.has_urgent() && caller::now().is_urgent();
+        let count = if is_urgent { AREAS } else { AREAS - FOR_URGENT };
+        // The last one first, which an urgent caller alone may have.
+        for (index, area) in self.areas[..count].iter().enumerate().rev() {
             if let Some(guard) = area.try_lock() {
                 return (index * AREA_BYTES, guard);
             }
         }
-        (0, self.areas[0].lock())
+        ((count - 1) * AREA_BYTES, self.areas[count - 1].lock())
     }
 
     /// The device's block that `block` is, and how many follow it there.
@@ -178,5 +184,9 @@ impl Medium for DeviceMedium {
 
     fn flush(&self) -> Result<(), MediumError> {
         self.handle.flush().map_err(failed)
+    }
+
+    fn has_urgent(&self) -> bool {
+        self.handle.device().has_urgent()
     }
 }

@@ -96,6 +96,11 @@ impl Disk {
         write(&*self.medium, block, data, fua)
     }
 
+    /// See [`Medium::has_urgent`].
+    pub(crate) fn has_urgent(&self) -> bool {
+        self.medium.has_urgent()
+    }
+
     pub(crate) fn flush(&self) -> Result<(), KvError> {
         self.counts.flushes.fetch_add(1, Relaxed);
         flush(&*self.medium)

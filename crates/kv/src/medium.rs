@@ -30,6 +30,12 @@ pub trait Medium: Send + Sync {
     /// # Errors
     /// What the device answered; nothing is known about what is durable.
     fn flush(&self) -> Result<(), MediumError>;
+
+    /// Whether some callers are urgent ([`nvmed_io::caller`]): then no commit makes them wait for a flush that is for
+    /// others, and what is written while others wait for it is urgent.
+    fn has_urgent(&self) -> bool {
+        false
+    }
 }
 
 /// A medium in memory, for tests and measurements.

@@ -65,6 +65,10 @@ pub enum Mutant {
     UnwrittenShownEarly,
     /// A write that is to be durable itself is sent without FUA.
     OverwriteVolatile,
+    /// What an urgent caller writes back, which is to be durable itself, is sent without FUA.
+    ForcedVolatile,
+    /// The record that tells of an urgent caller's data is made durable before the data is written.
+    LogBeforeForced,
     /// A file that grows in its last block does so before that block is durable.
     GrowthNotFlushed,
     /// A file without a name is struck off the list before its blocks are free.
@@ -132,7 +136,7 @@ impl Mutant {
     const DEVICE: [Self; 1] = [Self::HmbAfterDisable];
 
     /// All others: they are noticed by what is left when the power goes.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 36] = [
         Self::NoDataFlush,
         Self::NoLogFlush,
         Self::EarlyReuse,
@@ -154,6 +158,8 @@ impl Mutant {
         Self::RecordBeforeData,
         Self::UnwrittenShownEarly,
         Self::OverwriteVolatile,
+        Self::ForcedVolatile,
+        Self::LogBeforeForced,
         Self::GrowthNotFlushed,
         Self::OrphanUnmarkedFirst,
         Self::AttributeInTwoCommits,

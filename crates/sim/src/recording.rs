@@ -67,6 +67,7 @@ impl Setting {
             } else {
                 default.commit_blocks_max
             },
+            urgent: Dice::of(&[seed, 0x0a9e]).chance(25),
             clock,
             ..default
         };

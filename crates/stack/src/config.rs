@@ -5,7 +5,7 @@ use crate::keys::{ConfigLine, KEYS};
 use crate::spared::Spared;
 use crate::spec::{DeviceSpec, SpecError};
 use nvmed_cache::EvictionPolicy;
-use nvmed_fs::Durability;
+use nvmed_fs::{Durability, Glob};
 use rustix::fs::{Mode, OFlags};
 use std::path::{Path, PathBuf};
 
@@ -139,6 +139,8 @@ pub struct Config {
     pub durability: Durability,
     /// Whether the device is told of freed blocks once they are durably free (`discard`).
     pub discard: bool,
+    /// Files whose calls are urgent, by path inside the file system (`urgent`).
+    pub urgent_files: Vec<Glob>,
     /// Bytes up to which a file lies in its inode record (`ffs_inline`); 0 is none.
     pub inline_bytes: u64,
     /// Seconds after which dirty data is written back unasked (`writeback_seconds`); 0 is never.
@@ -226,6 +228,7 @@ impl Config {
             spared: Spared::ALL,
             durability: Durability::Process,
             discard: false,
+            urgent_files: Vec::new(),
             inline_bytes: INLINE_BYTES_DEFAULT,
             writeback_seconds: 5,
             raw_syscalls: RawSyscalls::Off,
@@ -429,12 +432,25 @@ mod tests {
         config.io_uring = IoUring::Allow;
         config.prealloc_bytes = 4096;
         config.discard = true;
+        config.urgent_files = ["*.db", "/redo/*"].into_iter().filter_map(Glob::new).collect();
+        assert_eq!(config.urgent_files.len(), 2);
         config.inline_bytes = 0;
         config.tree = Some("alice".to_owned());
         assert_eq!(parse(&config.to_text()), Ok(config.clone()));
         for sharing in [Sharing::Private, Sharing::Shared] {
             config.sharing = Some(sharing);
             assert_eq!(parse(&config.to_text()), Ok(config.clone()));
+        }
+    }
+
+    #[test]
+    fn a_rule_by_path_has_patterns() {
+        for value in ["", &"*.db ".repeat(65)] {
+            let said = parse(&format!("wrap_dir = /w\nstorage_dev = d.img\nurgent = {value}")).unwrap_err();
+            assert!(
+                said.to_string().starts_with("default.conf:3: `urgent` is 1 to 64 patterns of paths"),
+                "{said}"
+            );
         }
     }
 

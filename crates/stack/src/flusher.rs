@@ -2,6 +2,7 @@
 //! log when nothing was appended to it for a while, and makes memory present that the cache uses next.
 
 use nvmed_fs::FileSystem;
+use nvmed_io::caller::{self, Urgency};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -28,7 +29,8 @@ impl Flusher {
         let period = Duration::from_secs(u64::from(period_s));
         let thread = (period_s > 0).then(|| {
             let (files, stop) = (files.clone(), Arc::clone(&stop));
-            nvmed_sys::spawn_quiet("nvmed-flush", move || {
+            // It inherits the I/O class of the thread that mounts, and works for everybody.
+            let work = move || {
                 let look = period / LOOKS_PER_PERIOD;
                 files.made_present_by(std::thread::current());
                 let (mut looked, mut settled) = (Instant::now(), Instant::now());
@@ -53,7 +55,8 @@ impl Flusher {
                         let _ = files.guarded(|| files.settle_if_quiet());
                     }
                 }
-            })
+            };
+            nvmed_sys::spawn_quiet("nvmed-flush", || caller::with(Urgency::Normal, work))
         });
         Self { stop, thread: thread.and_then(Result::ok) }
     }

@@ -7,7 +7,7 @@ use crate::config::{
 use crate::spared::Spared;
 use core::ops::RangeInclusive;
 use nvmed_cache::EvictionPolicy;
-use nvmed_fs::Durability;
+use nvmed_fs::{Durability, Glob};
 use nvmed_units::parse_bytes;
 
 /// A key.
@@ -52,7 +52,7 @@ macro_rules! field {
 }
 
 /// All keys, in the order in which they are written.
-pub(crate) const KEYS: [Key; 21] = [
+pub(crate) const KEYS: [Key; 22] = [
     key(
         "wrap_dir",
         |draft, given| {
@@ -171,6 +171,10 @@ pub(crate) const KEYS: [Key; 21] = [
     field!("discard", discard, |draft, given| Ok(choice(draft, given, &["off", "on"])? == 1), |&discard| {
         Some(if discard { "on" } else { "off" }.to_owned())
     }),
+    field!("urgent", urgent_files, globs, |files: &Vec<Glob>| {
+        let patterns: Vec<String> = files.iter().map(ToString::to_string).collect();
+        (!files.is_empty()).then(|| patterns.join(" "))
+    }),
     field!(
         "mount",
         sharing,
@@ -203,6 +207,9 @@ pub(crate) const KEYS: [Key; 21] = [
     ),
     field!("tree", tree, |_, given| Ok(Some(given.value.to_owned())), Option::clone),
 ];
+
+/// Patterns of `urgent` at most: each open looks at all of them.
+const URGENT_FILES_MAX: usize = 64;
 
 /// The values of `mount`, in the order of the variants.
 const SHARING: [&str; 2] = ["private", "shared"];
@@ -238,6 +245,18 @@ fn size(draft: &Draft<'_>, given: ConfigLine<'_>, range: RangeInclusive<u64>) ->
     }
     let (low, high) = range.into_inner();
     Err(draft.wrong(line, format!("`{key}` = {bytes} bytes is not within {low} to {high}")))
+}
+
+/// Patterns of paths, with white space between them.
+fn globs(draft: &Draft<'_>, given: ConfigLine<'_>) -> Result<Vec<Glob>, ConfigError> {
+    let ConfigLine { line, key, value } = given;
+    let patterns: Option<Vec<Glob>> = value.split_whitespace().map(Glob::new).collect();
+    patterns.filter(|patterns| (1..=URGENT_FILES_MAX).contains(&patterns.len())).ok_or_else(|| {
+        draft.wrong(
+            line,
+            format!("`{key}` is 1 to {URGENT_FILES_MAX} patterns of paths such as `*.db /redo/*`"),
+        )
+    })
 }
 
 /// The index of the value in `of`.

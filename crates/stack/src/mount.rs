@@ -8,7 +8,7 @@ use crate::run::{RunMemory, State};
 use crate::statistics::{self, Calls};
 use nvmed_fs::posted::{LEDGER_BYTES, LOG_BYTES, Log};
 use nvmed_fs::{FileSystem, FormatOptions, FsError, Memory, MemoryLayout, MountOptions, MountParts};
-use nvmed_io::Device;
+use nvmed_io::{Device, Source, caller};
 use nvmed_stamps::Stamps;
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_sys::{Mapping, Pages, QuietFd};
@@ -71,6 +71,10 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
         // What is wrong with the file system is the error that counts.
         let _ = device.shutdown();
     })?;
+    if caller::of_thread().is_urgent() {
+        // The program was started with the I/O class real-time, which its threads inherit; some may have another.
+        device.expect_urgent(Source::Threads);
+    }
     let flusher = Flusher::start(&files, config.writeback_seconds);
     let (flusher, statistics) = (Mutex::new(Some(flusher)), surroundings.statistics);
     Ok(Mount { files, device, name, run, flusher, statistics, calls: Calls::default() })
@@ -201,6 +205,7 @@ fn options(config: &Config) -> MountOptions {
         cache_policy: config.cache_policy,
         durability: config.durability,
         discard: config.discard,
+        urgent_files: config.urgent_files.clone(),
         inline_bytes: config.inline_bytes as u32,
         ..MountOptions::default()
     }

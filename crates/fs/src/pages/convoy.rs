@@ -15,7 +15,7 @@ use crate::pages::write::PagePromise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{DirtyPage, Outcome, WriteBack};
-use nvmed_io::Operation;
+use nvmed_io::{Operation, caller};
 use nvmed_layout::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, Record, Tail};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard};
@@ -57,6 +57,8 @@ struct Plan {
     inline: Option<Arc<[u8]>>,
     /// Runs, and pieces of blocks that were allocated and never written.
     pieces: usize,
+    /// Whether its writes are durable themselves (FUA), so that no flush has to cover them.
+    forced: bool,
 }
 
 impl Plan {
@@ -64,8 +66,11 @@ impl Plan {
         self.placed.iter().any(|placed| placed.under != Under::Written)
     }
 
-    /// Whether its data must be on the device before the records that show it.
+    /// Whether the batch of records that show its data wants a flush before it.
     fn wants_flush(&self) -> bool {
+        if self.forced {
+            return false;
+        }
         let early = Mutant::UnwrittenShownEarly.is_made();
         self.is_fresh() && !(early && self.placed.iter().all(|placed| placed.under != Under::Fresh))
     }
@@ -181,6 +186,12 @@ impl Pool<'_> {
 }
 
 impl Pages {
+    /// Whether what is written now is to be durable itself: of an urgent caller, who would wait for everybody's data in
+    /// the device's cache if his commit had a flush.
+    pub(super) fn is_forced(&self) -> bool {
+        self.device.has_urgent() && caller::now().is_urgent()
+    }
+
     /// Finds or allocates a block for each page of a part, as far as [`STEP_PIECES`] reach; with `pool` it
     /// waits for no lock of the inode. An error when not even the first has one.
     pub(super) fn plan<'a>(
@@ -188,6 +199,7 @@ impl Pages {
         part: &mut Part<'_>,
         mut pool: Option<&mut Pool<'a>>,
     ) -> Result<(), FsError> {
+        part.plan.forced = self.is_forced();
         part.plan.inline = self.inline_bytes(part);
         if part.plan.inline.is_some() {
             return Ok(());
@@ -359,18 +371,21 @@ impl Pages {
         if !pages.is_sorted_by_key(|page| page.block) {
             pages.sort_unstable_by_key(|page| page.block);
         }
+        let forced = parts.iter().any(|part| part.plan.forced);
+        let fua = forced && !Mutant::ForcedVolatile.is_made();
         // Of several files, the mount's handle serves them together.
         match parts {
-            [part] if data == Data::Durable && part.plan.is_one_overwrite() => {
+            [part] if data == Data::Durable && part.plan.is_one_overwrite() && !forced => {
                 // It draws no ticket: no flush has to cover it.
                 let fua = !Mutant::OverwriteVolatile.is_made();
                 return self.transfer_pages(&self.handle_of(part.inode), &pages, Operation::Write { fua });
             }
-            [part] => {
-                self.transfer_pages(&self.handle_of(part.inode), &pages, Operation::Write { fua: false })
-            }
-            _ => self.transfer_pages(&self.meta.handle, &pages, Operation::Write { fua: false }),
+            [part] => self.transfer_pages(&self.handle_of(part.inode), &pages, Operation::Write { fua }),
+            _ => self.transfer_pages(&self.meta.handle, &pages, Operation::Write { fua }),
         }?;
+        if parts.iter().all(|part| part.plan.forced) {
+            return Ok(());
+        }
         let ticket = self.meta.journal.order.wrote();
         if parts.iter().any(|part| part.plan.wants_flush()) {
             // The batch that tells of these parts has a flush before it: who waits for the batch needs no other.

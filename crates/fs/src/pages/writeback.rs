@@ -10,6 +10,7 @@ use crate::pages::Pages;
 use crate::pages::convoy::{Part, Pool};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use nvmed_io::caller::{self, Urgency};
 use nvmed_layout::FileType;
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
@@ -18,6 +19,9 @@ use std::collections::VecDeque;
 
 /// Pages written in one step, 4 MiB: each step is one batch of records at most.
 const STEP_PAGES: usize = 1024;
+/// As [`STEP_PAGES`], 1 MiB, where callers may be urgent: one that waits for an inode waits for what of a step is with
+/// the device.
+const STEP_PAGES_BEFORE_URGENT: usize = 256;
 /// Pages of a file that is written together with others; one with more is a step of its own.
 const GROUP_PAGES: usize = 64;
 /// Files written together at most: one batch tells of all of them.
@@ -312,8 +316,13 @@ impl Pages {
         let mut from = pages.start.min(grown);
         let mut left = pages_max;
         while left > 0 {
-            let step = left.min(STEP_PAGES);
-            let next = self.write_step(inode, from..pages.end, step, data).inspect_err(|error| {
+            let has_urgent = self.device.has_urgent();
+            let step = left.min(if has_urgent { STEP_PAGES_BEFORE_URGENT } else { STEP_PAGES });
+            let write = || self.write_step(inode, from..pages.end, step, data);
+            // Who waits for this file lends its rank from the next step on.
+            let wanted = has_urgent && inode.data.is_wanted();
+            let written = if wanted { caller::with(Urgency::Urgent, write) } else { write() };
+            let next = written.inspect_err(|error| {
                 inode.data.errors.fetch_add(1, Ordering::SeqCst);
                 self.meta.health.data_failed(inode.ino, error);
             })?;
@@ -340,7 +349,9 @@ impl Pages {
         let mut parts = [part];
         let [part] = &mut parts;
         let next = self.plan(part, None).map(|()| part.next());
-        let write = || match Mutant::RecordBeforeData.is_made() {
+        let early =
+            Mutant::RecordBeforeData.is_made() || (Mutant::LogBeforeForced.is_made() && self.is_forced());
+        let write = || match early {
             true => {
                 self.log(&parts).and_then(|()| self.meta.commit_all()).and_then(|()| self.send(&parts, data))
             }

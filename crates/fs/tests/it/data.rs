@@ -4,9 +4,10 @@
 use crate::support::{Disk, memory};
 use nvmed_cache::EvictionPolicy;
 use nvmed_fs::{
-    Advice, Allocate, Credentials, File, FileSystem, FsError, Memory, MountOptions, MountParts, OpenFlags,
-    Whence, salvage,
+    Advice, Allocate, Credentials, File, FileSystem, FsError, Glob, Memory, MountOptions, MountParts,
+    OpenFlags, Whence, salvage,
 };
+use nvmed_io::caller::{self, Urgency};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -424,6 +425,76 @@ fn sync_flushes_once_and_an_overwrite_writes_no_log() {
     file.pwrite(&[2; 4096], 0).unwrap();
     file.truncate(5000).unwrap();
     assert_eq!(cost(&|| file.fsync().unwrap()), (3, 1), "data, log, flush");
+}
+
+/// An urgent caller's sync has no flush, of fresh blocks and of blocks written over, unless the log must tell of what
+/// others have written and not flushed. A power cut that takes all that is in the device's cache takes nothing of what
+/// was synced.
+#[test]
+fn an_urgent_sync_waits_for_no_flush() {
+    let disk = Disk::new(32 << 20);
+    disk.format();
+    let files = disk.mount_with(MountOptions { urgent: true, ..MountOptions::default() }, SMALL_CACHE);
+    let file = open(&files, b"file");
+    file.fsync().unwrap();
+    for round in 1..9_u8 {
+        let others = u64::from(round % 2 == 0);
+        if others > 0 {
+            let other = open(&files, format!("other{round}").as_bytes());
+            other.pwrite(&[2; 70_000], 0).unwrap();
+            other.sync_range(0, 0).unwrap();
+        }
+        let before = disk.counts().flushes;
+        caller::with(Urgency::Urgent, || {
+            file.pwrite(&[round; 40_000], 50_000).unwrap();
+            file.pwrite(&[round; 8192], 200_000 + u64::from(round) * 8192).unwrap();
+            file.pwrite(&[round; 4096], 0).unwrap();
+            file.fsync().unwrap();
+        });
+        assert_eq!(disk.counts().flushes - before, others, "round {round}");
+        let after = disk.survivor(|| false).mount();
+        let kept = read_all(&open(&after, b"file"));
+        assert!(kept[..4096] == [round; 4096] && kept[50_000..90_000] == [round; 40_000], "round {round}");
+        assert!(kept[200_000 + usize::from(round) * 8192..] == [round; 8192], "round {round}");
+    }
+}
+
+#[test]
+fn a_rule_by_path_makes_the_calls_of_a_file_urgent() {
+    let disk = Disk::new(32 << 20);
+    disk.format();
+    let urgent_files = vec![Glob::new("*.db").unwrap()];
+    let options = MountOptions { urgent_files, ..MountOptions::default() };
+    let files = disk.mount_with(options.clone(), SMALL_CACHE);
+    open(&files, b"first").fsync().unwrap();
+    let contents = vec![1; 40_000];
+    let cost = |what: &dyn Fn()| {
+        let before = disk.counts();
+        what();
+        let now = disk.counts();
+        (now.urgent - before.urgent, now.writes + now.blocks_read - before.writes - before.blocks_read)
+    };
+    let (ruled, other) = (open(&files, b"x.db"), open(&files, b"x.db2"));
+    for file in [&ruled, &other] {
+        file.pwrite(&contents, 0).unwrap();
+    }
+    let (urgent, all) = cost(&|| ruled.fsync().unwrap());
+    assert!(urgent == all && all >= 2, "data and log: {urgent} of {all}");
+    let (urgent, all) = cost(&|| other.fsync().unwrap());
+    assert_eq!(
+        (urgent, all),
+        (2, 3),
+        "the flush and the log's append, for which others may wait, and not the data"
+    );
+    drop((ruled, other, files));
+    let files = disk.mount_with(options, SMALL_CACHE);
+    let misses = |name: &[u8]| {
+        let file = open(&files, name);
+        cost(&|| assert!(read_all(&file) == contents))
+    };
+    assert!(misses(b"x.db").0 > 0);
+    let (urgent, all) = misses(b"x.db2");
+    assert!(urgent == 0 && all > 0, "{urgent} of {all}");
 }
 
 #[test]
