@@ -216,7 +216,7 @@ impl Store {
         Ok(rounds.flush_round >= ours)
     }
 
-    /// As [`Store::commit_only`] of a barrier, where callers are urgent: who wants a flush sends it before the round and
+    /// As [`Store::commit_only`] of a barrier, where callers are urgent: who wants a flush sends it before the round,
     /// not in it, so that nobody else waits for it. It covers what was written to the device before the call, which is
     /// all that either barrier is about, and the append that follows is durable itself.
     fn commit_flushed(&self, sequence: Sequence, barrier: Barrier) -> Result<bool, KvError> {

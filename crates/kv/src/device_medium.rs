@@ -14,8 +14,8 @@ use nvmed_units::{BLOCK_BYTES, Block, DeviceAddress, Lba, bounded};
 const AREA_BYTES: usize = 64 << 10;
 /// Areas: one for a commit, some for readers that go on meanwhile, and [`FOR_URGENT`].
 const AREAS: usize = 9;
-/// Of these, areas that only urgent callers use, so that none waits for a request of others: one for the appender, whose
-/// lock makes it alone, and readers find it free between two appends.
+/// Of these, areas that only urgent callers use, so that none waits for a request of others: one for the appender, of
+/// which there is one at a time; readers find it free between two appends.
 const FOR_URGENT: usize = 1;
 /// Runs at most; each growth of a region adds one, and they double.
 const RUNS_MAX: usize = 256;
