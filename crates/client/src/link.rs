@@ -8,6 +8,7 @@ use crate::shelf::Shelf;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::FsError;
 use nvmed_fs::posted::{LOG_BYTES, Poster};
+use nvmed_io::caller;
 use nvmed_sys::{ForkGuard, ForkLock, Mapping, Pages, QuietFd};
 use nvmed_wire::{
     Answer, BoardView, Call, ClientLane, Control, ControlAnswer, Handle, LaneError, SECRET_BYTES, Socket,
@@ -190,6 +191,7 @@ impl Link {
             Taken::Lane(lane) => lane,
             Taken::Make => self.make_lane()?,
         };
+        lane.lane.say_urgent(caller::of_thread().is_urgent());
         let answered = lane.lane.call(call, data, board, &|| self.is_alive());
         match answered {
             Ok(answered) => {

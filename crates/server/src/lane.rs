@@ -5,6 +5,7 @@ use crate::answer::data_bytes;
 use crate::peer::Peer;
 use crate::service::Service;
 use crate::session::Session;
+use nvmed_io::caller;
 use nvmed_mutant::Point;
 use nvmed_sys::sync::{Arc, Condvar, Mutex};
 use nvmed_wire::{Answer, Board, LaneError, Request, ServerLane};
@@ -192,11 +193,15 @@ pub(crate) fn serve(
     };
     while lane.next(request, &mut meanwhile)? {
         Point::CallTaken.reached();
-        let Request { message, data } = request;
+        let urgency = service.urgency_of(session, request.is_urgent);
+        let Request { message, data, .. } = request;
         let call = message.call()?;
         service.take_posts(session, lane)?;
         // A mistake of ours in one call is that call's failure, not a client that waits for ever.
-        let answered = service.mount.guarded(|| service.answer(session, call, data));
+        let answered = service.mount.guarded(|| match urgency {
+            Some(urgency) => caller::with(urgency, || service.answer(session, call, data)),
+            None => service.answer(session, call, data),
+        });
         Point::CallDone.reached();
         if service.has_strange_posts(session) {
             return Err(LaneError::Log);

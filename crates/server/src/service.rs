@@ -18,6 +18,8 @@ use crate::token::Tokens;
 use crate::window::Windows;
 use nvmed_fs::versions::Version;
 use nvmed_fs::{File, FsError, Node, OpenFlags, Stat};
+use nvmed_io::Source;
+use nvmed_io::caller::{self, Urgency};
 use nvmed_stack::{Mount, Spared};
 use nvmed_sys::sync::{Arc, Mutex, Weak};
 use nvmed_wire::{Answer, Board, Handle, SECRET_BYTES};
@@ -100,6 +102,21 @@ impl Service {
     /// Whether it serves one run, all of whose processes its user has started.
     pub(crate) fn is_run(&self) -> bool {
         self.admission.is_run()
+    }
+
+    /// How urgent a call of a session is whose client says that it is or not; none as long as nobody is. A run's
+    /// processes are believed. Of any other the kernel must say so: its I/O class is real-time, which takes a
+    /// privilege.
+    pub(crate) fn urgency_of(&self, session: &Session, is_said: bool) -> Option<Urgency> {
+        let device = self.mount.device();
+        if !is_said && !device.has_urgent() {
+            return None;
+        }
+        let is_urgent = is_said && (self.is_run() || caller::of_process(session.peer().pid).is_urgent());
+        if is_urgent && !device.has_urgent() {
+            device.expect_urgent(Source::Told);
+        }
+        Some(Urgency::of(is_urgent))
     }
 
     /// The same, with limits of its own.

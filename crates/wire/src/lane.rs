@@ -25,6 +25,7 @@ const MESSAGE_LEN: usize = 4;
 const DATA_LEN: usize = 8;
 const SERVER_PARKED: usize = 12;
 const CLIENT_PARKED: usize = 16;
+const URGENT: usize = 20;
 const MESSAGE: usize = 64;
 const DATA: usize = 16_384;
 // Posts lie between the message and the data.
@@ -212,6 +213,12 @@ impl ClientLane {
         self.0.0.read(MESSAGE, &mut message[..message_bytes]);
         let answer = postcard::from_bytes(&message[..message_bytes]).map_err(|_| LaneError::Message)?;
         Ok(Answered { answer, data_bytes })
+    }
+
+    /// Says of the calls from now on whether their caller is urgent; the server believes it of whom it trusts.
+    #[inline]
+    pub fn say_urgent(&self, is_urgent: bool) {
+        self.0.word(URGENT).store(u32::from(is_urgent), Ordering::Relaxed);
     }
 
     /// Whether the server has closed the lane. It may still be copying the call of whoever was told so: nothing is
@@ -408,6 +415,8 @@ impl ServerLane {
         let message_bytes = self.lane.len(MESSAGE_LEN, MESSAGE_BYTES_MAX)?;
         let data_bytes = self.lane.len(DATA_LEN, DATA_BYTES_MAX)?;
         request.message.len = message_bytes;
+        // Any other word is no claim.
+        request.is_urgent = self.lane.word(URGENT).load(Ordering::Relaxed) == 1;
         self.lane.0.read(MESSAGE, &mut request.message.bytes[..message_bytes]);
         request.data.len = 0;
         self.lane.0.read(DATA, request.data.room(data_bytes));

@@ -15,11 +15,17 @@ pub struct Request {
     pub message: Message,
     /// Its data, and room for the answer's.
     pub data: Data,
+    /// Whether the client says that its caller is urgent.
+    pub is_urgent: bool,
 }
 
 impl Default for Request {
     fn default() -> Self {
-        Self { message: Message { bytes: vec![0; MESSAGE_BYTES_MAX], len: 0 }, data: Data::default() }
+        Self {
+            message: Message { bytes: vec![0; MESSAGE_BYTES_MAX], len: 0 },
+            data: Data::default(),
+            is_urgent: false,
+        }
     }
 }
 

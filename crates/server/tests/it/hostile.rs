@@ -3,6 +3,7 @@
 use crate::support::{Client, Shared, ask, hello, mount, named, serve, serve_within, until};
 use nvmed_dice::Dice;
 use nvmed_fs::{FileSystem, Follow, FsError, LockKind, LockRange, OpenFlags};
+use nvmed_io::caller;
 use nvmed_server::{Admission, Admitted, Gate, Limits, Peer, Server, Service};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_wire::{
@@ -413,6 +414,24 @@ fn serve_behind_a_door() -> (Shared, Sender<()>) {
     let address = Address::random().unwrap();
     let server = Server::start(Arc::clone(&service), &address).unwrap();
     (Shared { service, server, address }, tell)
+}
+
+/// A session may say that it is urgent as it likes: a run's is believed, any other only as far as the kernel says so.
+#[test]
+fn who_is_urgent_is_not_for_a_stranger_to_say() {
+    let (machine, _tell) = serve_behind_a_door();
+    let stranger = Client::greet(Socket::connect(&machine.address).unwrap(), &hello(&[]));
+    let run = serve();
+    let friend = Client::connect(&run);
+    let is_so = caller::of_process(std::process::id()).is_urgent();
+    for (client, shared, is_believed) in [(&stranger, &machine, is_so), (&friend, &run, true)] {
+        for says in [false, true] {
+            client.lane.say_urgent(says);
+            let file = client.create("file");
+            assert_eq!(client.call(&Call::Sync { handle: file, data_only: false }), Answer::Done);
+            assert_eq!(shared.service.mount().device().has_urgent(), says && is_believed);
+        }
+    }
 }
 
 /// Closing a socket that lingers waits for its other end: for two minutes here, if nobody ends it.
