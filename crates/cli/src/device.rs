@@ -232,23 +232,7 @@ fn page(profile: &DriveProfile, drive: &Profile, array: &ArrayProfile, figures: 
     }
     line("bus", &format!("read {}, write {}; one a channel", rate(array.bus_out), rate(array.bus_in)));
     line("link", &format!("read {}, write {}", rate(array.link_out), rate(array.link_in)));
-    let buffer = array.translation.as_ref().map(|translation| match translation.buffer_bytes {
-        0 => "; no write buffer".to_owned(),
-        bytes => format!("; a write buffer of {}", size(bytes)),
-    });
-    let sleep = match array.low_power_ns {
-        0 => String::new(),
-        ns => format!("; sleeps after {}, wakes in {}", time(ns as f64), time(array.warm_up_ns as f64)),
-    };
-    let packs = match array.packed_writes {
-        1 => String::new(),
-        writes => format!("; packs up to {writes} writes that wait"),
-    };
-    let (commands, command) = (drive.commands, time(array.command_ns as f64));
-    line(
-        "controller",
-        &format!("{commands} commands at once, {command} each{}{packs}{sleep}", buffer.unwrap_or_default()),
-    );
+    line("controller", &controller(drive.commands, array));
     if let Some(urgent) = &array.urgent {
         line("urgent", &told_of_urgent(urgent));
     }
@@ -275,6 +259,24 @@ fn page(profile: &DriveProfile, drive: &Profile, array: &ArrayProfile, figures: 
         ),
     );
     page
+}
+
+/// What the controller does with commands.
+fn controller(commands: u32, array: &ArrayProfile) -> String {
+    let buffer = array.translation.as_ref().map(|translation| match translation.buffer_bytes {
+        0 => "; no write buffer".to_owned(),
+        bytes => format!("; a write buffer of {}", size(bytes)),
+    });
+    let sleep = match array.low_power_ns {
+        0 => String::new(),
+        ns => format!("; sleeps after {}, wakes in {}", time(ns as f64), time(array.warm_up_ns as f64)),
+    };
+    let packs = match array.packed_writes {
+        1 => String::new(),
+        writes => format!("; packs up to {writes} writes that wait"),
+    };
+    let (command, buffer) = (time(array.command_ns as f64), buffer.unwrap_or_default());
+    format!("{commands} commands at once, {command} each{buffer}{packs}{sleep}")
 }
 
 fn kind_line(array: &ArrayProfile, kind: &BlockKind) -> String {
