@@ -14,7 +14,7 @@ use nvmed_io::{Handle, Operation, Scatter};
 use nvmed_units::{BLOCK_BYTES, Block, ByteOffset, Page};
 use std::sync::Arc;
 
-/// Rounds of looking for a frame while others write back, before giving up.
+/// Rounds of looking for a frame in which nobody writes back, before giving up.
 const ROUNDS_MAX: u32 = 10_000;
 /// Rounds in which the device refuses what is to be written back, before giving up: each tries another file, and the
 /// device may take the next one's pages.
@@ -102,8 +102,8 @@ impl Pages {
 
     /// Claims a page, writing others back if there is no frame. The caller holds no claim.
     pub(super) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: Page) -> Result<Claimed<'a>, FsError> {
-        let mut refused = 0;
-        for _ in 0..ROUNDS_MAX {
+        let (mut refused, mut idle) = (0, 0);
+        while refused < REFUSED_MAX && idle < ROUNDS_MAX {
             inode.await_direct(page);
             match self.cache.claim(&inode.data.object, page) {
                 // A direct write has begun in between, and waits for this claim to end.
@@ -116,12 +116,14 @@ impl Pages {
             }
             match self.relieve() {
                 Relief::Wrote => {}
-                // Others hold all clean frames at this moment, or write back.
-                Relief::Idle => nvmed_sys::sync::yield_now(),
+                // Others write back, which takes what the device takes.
+                Relief::Idle if self.steps.await_end() => {}
+                // Others hold all clean frames at this moment.
+                Relief::Idle => {
+                    idle += 1;
+                    nvmed_sys::sync::yield_now();
+                }
                 Relief::Refused => refused += 1,
-            }
-            if refused == REFUSED_MAX {
-                break;
             }
         }
         Err(FsError::NoMemory)

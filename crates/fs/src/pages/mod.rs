@@ -11,6 +11,7 @@ mod fill;
 mod guard_tests;
 mod placement;
 mod resize;
+mod steps;
 mod write;
 mod writeback;
 
@@ -21,6 +22,7 @@ use crate::inode::{Inode, State};
 use crate::memory::{Memory, Slots};
 use crate::metadata::Metadata;
 use crate::options::MountOptions;
+use crate::pages::steps::Steps;
 use crate::pages::write::PagePromise;
 use crate::pages::writeback::{DirtyList, RELIEF_PAGES};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -53,6 +55,7 @@ pub(crate) struct Pages {
     address: DeviceAddress,
     slots: Slots,
     dirty: DirtyList,
+    steps: Steps,
     /// Pages that a writer over the limit tries to write back: fewer when the device has refused some.
     relief_pages: AtomicUsize,
     /// Pages of the largest readahead window, and of one fill.
@@ -93,6 +96,7 @@ impl Pages {
             address: device.map(Arc::clone(&memory.mapping))?,
             slots: Slots::new(memory),
             dirty: DirtyList::default(),
+            steps: Steps::default(),
             relief_pages: AtomicUsize::new(RELIEF_PAGES),
             readahead_pages: (options.readahead_bytes / BLOCK_BYTES as u64).min(fill_pages),
             fill_pages,

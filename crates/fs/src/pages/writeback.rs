@@ -226,6 +226,7 @@ impl Pages {
     /// Answers those of which something is left, in ascending order: they have many pages, somebody else is
     /// at them, or it failed, which whoever writes them one by one is told.
     fn write_together(&self, group: &[Listed]) -> Vec<usize> {
+        let _step = self.steps.begin();
         let mut left = Vec::new();
         let mut parts = Vec::with_capacity(group.len());
         for (index, listed) in group.iter().enumerate() {
@@ -342,6 +343,7 @@ impl Pages {
         pages_max: usize,
         data: Data,
     ) -> Result<Option<Page>, FsError> {
+        let _step = self.steps.begin();
         let part = Part::take(self, inode, pages, pages_max);
         if part.pages() == 0 {
             return Ok(None);

@@ -173,6 +173,32 @@ fn await_asleep(thread: rustix::thread::Pid) {
     }
 }
 
+/// A writer that found all frames dirty, and somebody else writing them back, looked ten thousand times and had ENOMEM: on
+/// a device that is slower than that, any large copy.
+#[test]
+fn a_writer_waits_for_frames_as_long_as_the_device_takes() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount_with(MountOptions::default(), 256 << 10);
+    let file = open(&files, "f", OpenFlags::READ);
+    let (half, rest) = ([1; 24 * PAGE], [2; 72 * PAGE]);
+    file.pwrite(&half, 0).unwrap();
+    std::thread::scope(|scope| {
+        let stall = disk.stall_at(1);
+        scope.spawn(|| files.write_back_older_than(Duration::ZERO).unwrap());
+        disk.await_stalled();
+        let (tell, told) = mpsc::channel();
+        let file = &file;
+        let writer = scope.spawn(move || {
+            tell.send(rustix::thread::gettid()).unwrap();
+            file.pwrite(&rest, half.len() as u64)
+        });
+        await_asleep(told.recv().unwrap());
+        assert!(!writer.is_finished(), "it waits for a frame");
+        drop(stall);
+        assert_eq!(writer.join().unwrap().unwrap(), rest.len());
+    });
+}
+
 /// A commit had flushed, and was appending, when another thread's data went over allocated blocks and waited for that
 /// commit: its flush was taken for one of that data, and the power took the data back after `fdatasync` had returned.
 #[test]
