@@ -279,11 +279,12 @@ fn what_a_drive_has_recorded_is_due_at_the_same_times_again() {
         }
     }
     let text = std::fs::read_to_string(scratch.path("run.csv")).unwrap();
-    assert!(text.starts_with("time_ns,queue,opcode,fua,lba,blocks,due_ns\n"), "{text}");
+    assert!(text.starts_with("time_ns,queue,opcode,fua,lba,blocks,due_ns,urgent\n"), "{text}");
     // One that is due a nanosecond later.
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    let (rest, due) = lines[9].rsplit_once(',').unwrap();
-    lines[9] = format!("{rest},{}", due.parse::<u64>().unwrap() + 1);
+    let mut columns: Vec<_> = lines[9].split(',').map(str::to_owned).collect();
+    columns[6] = (columns[6].parse::<u64>().unwrap() + 1).to_string();
+    lines[9] = columns.join(",");
     scratch.file("later.csv", lines.join("\n"));
     let words = "1 of 2";
     scratch.fails(["device", "replay", "virtual:before.img", "later.csv"], 1, words);
