@@ -207,16 +207,22 @@ pub fn blkparse_btt() -> Result<Vec<Row>, String> {
         Ok((children_cpu_ns()? - before) as f64 / 1e9)
     };
     let (mut ours, mut theirs) = (Samples::default(), Samples::default());
-    for _ in 0..ROUNDS {
+    // btt leaves files where it runs.
+    let place = dump.0.with_extension("btt");
+    std::fs::create_dir(&place).map_err(text)?;
+    let measured = (0..ROUNDS).try_for_each(|_| {
         let mut analyse = Command::new(&nvmed);
         analyse.args(["trace", "analyse"]).arg(&base);
         ours.push(processor_s(&mut [analyse])?);
         let (mut blkparse, mut btt) = (Command::new("blkparse"), Command::new("btt"));
-        blkparse.arg("-i").arg(&base).arg("-O").arg("-d").arg(&dump.0).current_dir("/dev/shm");
+        blkparse.arg("-i").arg(&base).arg("-O").arg("-d").arg(&dump.0).current_dir(&place);
         // Without a name, what it found goes to its standard output.
-        btt.arg("-i").arg(&dump.0).current_dir("/dev/shm");
+        btt.arg("-i").arg(&dump.0).current_dir(&place);
         theirs.push(processor_s(&mut [blkparse, btt])?);
-    }
+        Ok::<_, String>(())
+    });
+    std::fs::remove_dir_all(&place).map_err(text)?;
+    measured?;
     let bytes = events.0.metadata().map_err(text)?.len();
     let conditions = format!(
         "{COUNT} requests of Twitter's as events of blktrace, {bytes} bytes in memory; processor time of whole \
