@@ -173,8 +173,8 @@ fn await_asleep(thread: rustix::thread::Pid) {
     }
 }
 
-/// A writer that found all frames dirty, and somebody else writing them back, looked ten thousand times and had ENOMEM: on
-/// a device that is slower than that, any large copy.
+/// A writer that found all frames dirty, and somebody else writing them back, looked ten thousand times and had ENOMEM:
+/// on a device that is slower than that, any large copy.
 #[test]
 fn a_writer_waits_for_frames_as_long_as_the_device_takes() {
     let disk = Disk::new(16 << 20);
