@@ -87,9 +87,6 @@ fn take_ranges(
             Err(EngineError::Map(MapError::Locked { .. } | MapError::Full { .. })) => return Vec::new(),
             Err(_) => size = pages / 2,
         }
-        if size == 0 {
-            break;
-        }
     }
     ranges
 }

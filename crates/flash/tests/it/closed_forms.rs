@@ -261,14 +261,8 @@ fn random_reads_wait_for_the_part_of_the_map_that_the_cache_lacks() {
     // the chance f. A read alone takes one page operation, and one more where its map page is not there.
     let (pages, operation_ns) = (256, READ_NS + 12_000);
     for cached in [32, 128, 224] {
-        let mut array = array([2, 1, 2, 2, 2], 12_000);
-        (array.blocks[0].per_plane, array.blocks[0].pages) = (48, 1024);
+        let mut flash = filled_with_map(array([2, 1, 2, 2, 2], 12_000), (pages, cached));
         let units = pages * 1024;
-        array.capacity_bytes = units * UNIT_BYTES;
-        let map_cache = Some(MapCacheProfile { bytes: cached * UNIT_BYTES, entry_bytes: 4 });
-        array.translation.iter_mut().for_each(|layer| layer.map_cache = map_cache);
-        let mut flash = drive(&array);
-        fill(&mut flash, units);
         let mut dice = Dice(cached);
         let mut reads = |flash: &mut Flash, count: u64| {
             let commands = (0..count).map(|_| command(Kind::Read, dice.roll(units), 1));
@@ -289,11 +283,8 @@ fn random_reads_wait_for_the_part_of_the_map_that_the_cache_lacks() {
 }
 
 /// A drive with `pages` pages of a map in flash, of which its memory has room for `cached`, filled in its order.
-pub(crate) fn map_in_flash(pages: u64, cached: u64) -> Flash {
-    let mut array = array([2, 1, 2, 2, 2], 12_000);
+fn filled_with_map(mut array: ArrayProfile, (pages, cached): (u64, u64)) -> Flash {
     (array.blocks[0].per_plane, array.blocks[0].pages) = (48, 1024);
-    (array.link_in, array.link_out) = (Rate { bytes: 4, ns: 1 }, Rate { bytes: 4, ns: 1 });
-    array.host_memory_ns = 900;
     let units = pages * 1024;
     array.capacity_bytes = units * UNIT_BYTES;
     let map_cache = Some(MapCacheProfile { bytes: cached * UNIT_BYTES, entry_bytes: 4 });
@@ -301,6 +292,14 @@ pub(crate) fn map_in_flash(pages: u64, cached: u64) -> Flash {
     let mut flash = drive(&array);
     fill(&mut flash, units);
     flash
+}
+
+/// The same, behind a link, which is the way to the host's memory, too.
+pub(crate) fn map_in_flash(pages: u64, cached: u64) -> Flash {
+    let mut array = array([2, 1, 2, 2, 2], 12_000);
+    (array.link_in, array.link_out) = (Rate { bytes: 4, ns: 1 }, Rate { bytes: 4, ns: 1 });
+    array.host_memory_ns = 900;
+    filled_with_map(array, (pages, cached))
 }
 
 /// Mean time of `count` reads of units at random, one after another; `moved` is told each move.

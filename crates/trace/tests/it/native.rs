@@ -123,24 +123,26 @@ fn other_tools_files_are_read_if_they_have_the_columns() {
     assert_eq!(shown, ["2: its operation is not known", "3: its offset is not a number in range"]);
 }
 
+/// The columns of a foreign file that a request needs.
+const NEEDED: &str =
+    "message m { required int64 arrival_ns; required int64 size_bytes; required int64 offset_bytes;
+                  required binary op (UTF8); }";
+
 #[test]
 fn another_version_and_other_units_are_refused() {
     let scratch = Scratch::new();
     let path = scratch.path("t");
-    let schema =
-        "message m { required int64 arrival_ns; required int64 size_bytes; required int64 offset_bytes;
-                  required binary op (UTF8); }";
     let columns = [vec![5, 6, 7], vec![512; 3], vec![0; 3]];
     for (key, value, words) in [
         ("nvmed.trace", "2", "t: Parquet of nvmed, version 2; this program reads version 1"),
         ("nvmed.unit.arrival_ns", "us", "t: its column `arrival_ns` is in us, which is not ns"),
     ] {
-        says(&path, schema, &columns, Some((key, value)));
+        says(&path, NEEDED, &columns, Some((key, value)));
         let said = said(&path, &Options::default());
         assert!(said.ends_with(words), "{said}");
     }
     for (key, value) in [("nvmed.trace", "1"), ("nvmed.unit.arrival_ns", "ns"), ("pandas", "2")] {
-        says(&path, schema, &columns, Some((key, value)));
+        says(&path, NEEDED, &columns, Some((key, value)));
         assert_eq!(read(&path).1.len(), 2, "{key} {value}");
     }
 }
@@ -211,10 +213,7 @@ fn a_description_of_many_row_groups_is_read_in_pieces() {
     const GROUPS: i64 = 1000;
     let scratch = Scratch::new();
     let path = scratch.path("t");
-    let schema =
-        "message m { required int64 arrival_ns; required int64 size_bytes; required int64 offset_bytes;
-                  required binary op (UTF8); }";
-    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let schema = Arc::new(parse_message_type(NEEDED).unwrap());
     let mut file = SerializedFileWriter::new(File::create(&path).unwrap(), schema, Arc::default()).unwrap();
     // Neighbours are the wrong way round, so that what a group says of its arrivals must be that group's.
     for number in (0..GROUPS).map(|number| number ^ 1) {
@@ -243,18 +242,15 @@ fn a_description_of_many_row_groups_is_read_in_pieces() {
 fn a_description_that_takes_too_much_is_a_line() {
     let scratch = Scratch::new();
     let path = scratch.path("t");
-    let schema =
-        "message m { required int64 arrival_ns; required int64 size_bytes; required int64 offset_bytes;
-                  required binary op (UTF8); }";
     let columns = [vec![5, 6, 7], vec![512; 3], vec![0; 3]];
     let of_bytes = |bytes: usize| {
-        says(&path, schema, &columns, Some(("pandas", &"x".repeat(bytes))));
+        says(&path, NEEDED, &columns, Some(("pandas", &"x".repeat(bytes))));
         said(&path, &Options::default())
     };
     assert!(of_bytes(1 << 20).contains("its columns and its notes take more than 1 MiB"));
     let wide: String = (0..16_000).map(|number| format!("required int64 column_{number}; ")).collect();
     let columns: Vec<Vec<i64>> = (0..16_003).map(|_| vec![5, 512, 0]).collect();
-    says(&path, &schema.replace("required binary", &(wide + "required binary")), &columns, None);
+    says(&path, &NEEDED.replace("required binary", &(wide + "required binary")), &columns, None);
     let words = said(&path, &Options::default());
     assert!(words.contains("the description of row group 1 takes more than 1 MiB"), "{words}");
 }
