@@ -28,7 +28,11 @@ pub struct DriveIdentity {
     pub buffer_bytes: u64,
     /// Kinds of blocks of each plane; those that it does not have are zeroes.
     pub blocks: [DriveBlocks; 4],
-    _reserved_264: [u8; 760],
+    /// Version of HMB-I/O that it offers ([`crate::HmbIoControl::VERSION`]); 0 is none.
+    pub hmb_io_version: u32,
+    /// Slots of HMB-I/O that it grants at most.
+    pub hmb_io_slots: u32,
+    _reserved_272: [u8; 752],
 }
 
 /// Blocks of one kind; in place, all pages of a plane are one.
@@ -47,6 +51,7 @@ pub struct DriveBlocks {
 
 const _: () = assert!(size_of::<DriveIdentity>() == 1024);
 const _: () = assert!(core::mem::offset_of!(DriveIdentity, blocks) == 200);
+const _: () = assert!(core::mem::offset_of!(DriveIdentity, hmb_io_version) == 264);
 
 impl DriveIdentity {
     /// What it begins with.

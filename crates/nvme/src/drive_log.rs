@@ -36,7 +36,17 @@ pub struct DriveLog {
     pub host_gets: u64,
     /// How often the buffer was given up, since it had not what was put there, or was unmapped.
     pub host_given_up: u64,
-    _reserved_120: [u8; 392],
+    /// Slots of HMB-I/O that are granted now.
+    pub hmb_io_slots: u64,
+    /// Reads through them that are done, since the controller was made.
+    pub hmb_io_reads: u64,
+    /// Writes through them, likewise.
+    pub hmb_io_writes: u64,
+    /// Commands of HMB-I/O that failed, likewise.
+    pub hmb_io_errors: u64,
+    /// Those that ended before they were done: by an Abort, or since the host has taken the slots back.
+    pub hmb_io_ended: u64,
+    _reserved_160: [u8; 352],
 }
 
 const _: () = assert!(size_of::<DriveLog>() == 512);

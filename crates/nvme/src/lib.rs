@@ -9,6 +9,7 @@
 mod drive_identity;
 mod drive_log;
 mod entry;
+mod hmb_io;
 mod host_memory;
 mod identify;
 mod log;
@@ -19,6 +20,7 @@ mod status;
 pub use drive_identity::{DriveBlocks, DriveIdentity};
 pub use drive_log::DriveLog;
 pub use entry::{CompletionEntry, DEALLOCATE_BIT, DsmRange, FUA_BIT, SubmissionEntry};
+pub use hmb_io::{HmbIoControl, HmbIoMetadata, HmbIoPlaces, HmbIoSlots, HostMemoryPlace};
 pub use host_memory::{ENABLE_HOST_MEMORY, HostMemoryAttributes, HostMemoryDescriptor, MEMORY_RETURN};
 pub use identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, command_set};
 pub use log::{ErrorEntry, LogPage, SmartLog};

@@ -49,6 +49,8 @@ codes! {
         DirectiveSend = 0x19,
         /// Directive Receive.
         DirectiveReceive = 0x1a,
+        /// The vendor's: of a virtual drive that offers it, HMB-I/O ([`crate::HmbIoMetadata`]).
+        HmbIo = 0xc4,
     }
 }
 
@@ -95,6 +97,8 @@ codes! {
         AsyncEventConfiguration = 0x0b,
         /// Host Memory Buffer.
         HostMemoryBuffer = 0x0d,
+        /// The vendor's: of a virtual drive that offers it, HMB-I/O ([`crate::HmbIoSlots`]).
+        HmbIo = 0xc1,
     }
 }
 

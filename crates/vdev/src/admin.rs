@@ -88,7 +88,7 @@ impl Controller {
             AdminOpcode::GetFeatures => self.get_feature(view, entry),
             AdminOpcode::Abort => Ok(self.abort(outstanding, entry)),
             // Identify says that there is no keep alive timer (KAS 0).
-            AdminOpcode::KeepAlive => Err(Status::INVALID_OPCODE.do_not_retry()),
+            AdminOpcode::KeepAlive | AdminOpcode::HmbIo => Err(Status::INVALID_OPCODE.do_not_retry()),
             AdminOpcode::DirectiveSend => self.streams.lock().send(entry),
             AdminOpcode::DirectiveReceive => self.directive_receive(view, entry),
             AdminOpcode::AsyncEventRequest => {

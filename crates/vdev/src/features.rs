@@ -103,6 +103,7 @@ impl Controller {
     fn feature(&self, entry: &SubmissionEntry) -> Result<FeatureId, Status> {
         FeatureId::from_code(entry.cdw10.low().low())
             .filter(|&id| id != FeatureId::VolatileWriteCache || self.media.has_write_cache())
+            .filter(|&id| id != FeatureId::HmbIo)
             .filter(|&id| id != FeatureId::HostMemoryBuffer || self.config.host_memory.is_some())
             .ok_or(Status::INVALID_FIELD.do_not_retry())
     }
