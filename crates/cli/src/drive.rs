@@ -37,6 +37,9 @@ pub fn lines(drive: &DriveIdentity, width: usize) -> String {
             kind.per_plane, kind.pages, kind.pages_per_program
         ));
     }
+    if let Some(slots) = drive.offers_hmb_io() {
+        line(&format!("offers HMB-I/O: up to {slots} slots in the host's memory"));
+    }
     lines
 }
 
@@ -53,6 +56,7 @@ pub fn facts(drive: &DriveIdentity) -> Value {
         "profile": profile, "what": text(&drive.what), "kept": drive.kept != 0, "in_place": drive.in_place != 0,
         "channels": drive.channels, "chips_per_channel": drive.chips, "dies_per_chip": drive.dies,
         "planes_per_die": drive.planes, "buffer_bytes": drive.buffer_bytes, "blocks": blocks.collect::<Vec<_>>(),
+        "hmb_io_slots": drive.offers_hmb_io().unwrap_or(0),
     })
 }
 

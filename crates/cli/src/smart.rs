@@ -62,6 +62,7 @@ fn flash_line(log: &DriveLog) -> String {
         "flash        {amplification}; {} erases, {} to {} of a block; {} of {} blocks bad\n",
         log.erases, log.erases_min, log.erases_max, log.bad_blocks, log.blocks
     ) + &host_memory_line(log)
+        + &hmb_io_line(log)
 }
 
 /// What it does with its host's memory, if it has any, or had.
@@ -75,6 +76,19 @@ fn host_memory_line(log: &DriveLog) -> String {
         log.host_puts,
         log.host_gets,
         log.host_given_up
+    )
+}
+
+/// What has passed through slots of that memory, if anything has, or can.
+fn hmb_io_line(log: &DriveLog) -> String {
+    let done = [log.hmb_io_reads, log.hmb_io_writes, log.hmb_io_errors, log.hmb_io_ended];
+    if log.hmb_io_slots == 0 && done == [0; 4] {
+        return String::new();
+    }
+    let [reads, writes, errors, ended] = done;
+    format!(
+        "HMB-I/O      {} slots; {reads} reads, {writes} writes, {errors} failed, {ended} ended before\n",
+        log.hmb_io_slots
     )
 }
 
@@ -171,6 +185,11 @@ fn facts(name: &str, log: &SmartLog, drive: Option<&DriveLog>) -> String {
             "host_memory_puts": drive.host_puts,
             "host_memory_gets": drive.host_gets,
             "host_memory_given_up": drive.host_given_up,
+            "hmb_io_slots": drive.hmb_io_slots,
+            "hmb_io_reads": drive.hmb_io_reads,
+            "hmb_io_writes": drive.hmb_io_writes,
+            "hmb_io_errors": drive.hmb_io_errors,
+            "hmb_io_ended": drive.hmb_io_ended,
         });
     }
     format!("{facts}\n")

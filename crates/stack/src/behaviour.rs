@@ -17,7 +17,7 @@ pub struct Behaviour {
     pub profile: Option<String>,
     /// `record=`: the file that what arrives at the drive is written into.
     pub record: Option<String>,
-    /// `hmb=`, `hmb_min=`, `hmb_entries=`, `hmb_use=`: what the drive asks its host's memory for.
+    /// `hmb=`, `hmb_min=`, `hmb_entries=`, `hmb_use=`, `hmb_io_slots=`: what the drive asks its host's memory for.
     pub host_memory: Box<HostMemoryKeys>,
     /// `faults=`, as written: rules of a [`FaultPlan`], their parts separated by `+`.
     pub faults: String,

@@ -2,6 +2,7 @@
 
 use crate::spec::SpecError;
 use nvmed_flash::{Medium, Profile};
+use nvmed_nvme::HmbIoSlots;
 use nvmed_units::parse_bytes;
 use nvmed_vdev::{ControllerConfig, HostMemoryConfig};
 
@@ -10,7 +11,7 @@ const PAGE_BYTES: u64 = 4096;
 /// Descriptors that a drive uses, unless it is said: 64 MiB in the ranges of 4 MiB that Linux gives.
 const ENTRIES_MAX: u16 = 16;
 
-/// The options `hmb`, `hmb_min`, `hmb_entries` and `hmb_use`.
+/// The options `hmb`, `hmb_min`, `hmb_entries`, `hmb_use` and `hmb_io_slots`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostMemoryKeys {
     /// `hmb=`: bytes that the drive would like; absent, it wants none.
@@ -21,6 +22,8 @@ pub struct HostMemoryKeys {
     pub entries_max: Option<u16>,
     /// `hmb_use=map:M+read:R`: percent of the buffer for pages of the map, and for units that were read.
     pub shares: Option<(u32, u32)>,
+    /// `hmb_io_slots=`: slots for HMB-I/O that the drive offers; absent, it offers none.
+    pub io_slots: Option<u16>,
 }
 
 impl HostMemoryKeys {
@@ -29,6 +32,7 @@ impl HostMemoryKeys {
             "hmb" => self.bytes = Some(pages(value)?),
             "hmb_min" => self.bytes_min = Some(pages(value)?),
             "hmb_entries" => self.entries_max = Some(value.parse().ok()?),
+            "hmb_io_slots" => self.io_slots = Some(io_slots(value)?),
             "hmb_use" => self.shares = Some(shares(value)?),
             _ => return None,
         }
@@ -41,6 +45,7 @@ impl HostMemoryKeys {
         options.extend(self.bytes_min.map(|bytes| format!("hmb_min={bytes}")));
         options.extend(self.entries_max.map(|entries| format!("hmb_entries={entries}")));
         options.extend(self.shares.map(|(map, read)| format!("hmb_use=map:{map}+read:{read}")));
+        options.extend(self.io_slots.map(|slots| format!("hmb_io_slots={slots}")));
         options
     }
 
@@ -94,6 +99,7 @@ impl HostMemoryKeys {
             map_percent,
             read_percent,
         });
+        config.hmb_io_slots = self.io_slots.unwrap_or(0);
         Ok(())
     }
 }
@@ -110,6 +116,11 @@ fn pages(text: &str) -> Option<u64> {
     let fits =
         (PAGE_BYTES..=HostMemoryConfig::BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(PAGE_BYTES);
     fits.then_some(bytes)
+}
+
+/// Slots, at least one.
+fn io_slots(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|slots| (1..=HmbIoSlots::SLOTS_MAX).contains(slots))
 }
 
 /// Percents, as `map:60+read:40`; what is not said is 0.

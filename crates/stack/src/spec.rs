@@ -223,7 +223,7 @@ impl VirtualSpec {
     const OPTIONS: &str = "media=file|dram|null, size=1G, flush=host|process, write_cache=volatile|none, \
                            lba=512|4096, serial=TEXT, clock=inline|threaded|virtual, latency=200us, read_latency=80us, \
                            write_latency=20us, bandwidth=2G, profile=tlc|FILE, hmb=64M, hmb_min=4K, hmb_entries=16, \
-                           hmb_use=map:60+read:40, \
+                           hmb_use=map:60+read:40, hmb_io_slots=64, \
                            faults=drop:op=read+nth=3;delay:us=500";
 
     fn set(&mut self, setting: Setting<'_>) -> Option<()> {
@@ -612,7 +612,7 @@ mod tests {
             "virtual:d.img?faults=drop:op=read+lba=1..9;stop",
             "virtual:d.img?clock=virtual,profile=emmc-8ps",
             "virtual:d.img?profile=./my drive.toml,faults=stop",
-            "virtual:d.img?profile=tlc,hmb=67108864,hmb_min=4096,hmb_entries=8,hmb_use=map:60+read:40",
+            "virtual:d.img?profile=tlc,hmb=67108864,hmb_min=4096,hmb_entries=8,hmb_use=map:60+read:40,hmb_io_slots=8",
             "vfio:0000:01:00.0?nsid=2,interrupts=off",
             "vfio-user:/run/nvmed.sock",
             "uring:/dev/nvme0n1?iopoll=on",
@@ -656,6 +656,9 @@ mod tests {
             ("d.img?hmb=1M,hmb_use=map:60+read:41", "more than 100 percent"),
             ("d.img?hmb=1M,hmb_min=2M", "`hmb_min` is more than that"),
             ("d.img?hmb_entries=2", "`hmb`: it is missing"),
+            ("d.img?hmb_io_slots=2", "`hmb`: it is missing"),
+            ("d.img?hmb=1M,hmb_io_slots=65", "device option `hmb_io_slots=65`"),
+            ("d.img?hmb=1M,hmb_io_slots=0", "device option `hmb_io_slots=0`"),
             ("d.img?faults=drop:op=red", "fault rule `drop:op=red`: `op=red` is not understood"),
         ] {
             let said = DeviceSpec::parse(text).unwrap_err().to_string();

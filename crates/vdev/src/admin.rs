@@ -87,7 +87,7 @@ impl Controller {
             AdminOpcode::SetFeatures => self.set_feature(view, entry),
             AdminOpcode::GetFeatures => self.get_feature(view, entry),
             AdminOpcode::Abort => Ok(self.abort(outstanding, entry)),
-            // Identify says that there is no keep alive timer (KAS 0).
+            // Identify says that there is no keep alive timer (KAS 0). HMB-I/O has its own way where it is offered.
             AdminOpcode::KeepAlive | AdminOpcode::HmbIo => Err(Status::INVALID_OPCODE.do_not_retry()),
             AdminOpcode::DirectiveSend => self.streams.lock().send(entry),
             AdminOpcode::DirectiveReceive => self.directive_receive(view, entry),
@@ -288,7 +288,11 @@ impl Controller {
     fn abort(&self, outstanding: &mut OutstandingCommands, entry: &SubmissionEntry) -> u32 {
         let (queue, cid) = (entry.cdw10.low(), entry.cdw10.high());
         let aborted = match queue {
-            0 => outstanding.end(0, cid, Status::ABORT_REQUESTED) || self.abort_event_request(cid),
+            0 => {
+                outstanding.end(0, cid, Status::ABORT_REQUESTED)
+                    || self.abort_hmb_io(cid)
+                    || self.abort_event_request(cid)
+            }
             _ => self.abort_io(queue, cid),
         };
         u32::from(!aborted)

@@ -3,6 +3,7 @@
 use crate::fault::FaultPlan;
 use crate::host_memory::HostMemoryConfig;
 use nvmed_flash::{ArrayProfile, Medium, Profile};
+use nvmed_nvme::HmbIoSlots;
 use nvmed_stamps::Stamps;
 use std::sync::Arc;
 
@@ -55,6 +56,9 @@ pub struct ControllerConfig {
     pub drive_name: DriveName,
     /// What that drive asks its host's memory for, if it is one with a translation layer; absent, it wants none.
     pub host_memory: Option<HostMemoryConfig>,
+    /// Slots of that memory for HMB-I/O that are granted at most, up to [`HmbIoSlots::SLOTS_MAX`]; 0: it is
+    /// not offered.
+    pub hmb_io_slots: u16,
     /// What goes wrong; keep a clone to change it while the controller runs.
     pub faults: FaultPlan,
     /// Serial number, 1 to 20 printable ASCII characters. Absent, it is made from the medium's identity, and stays
@@ -78,6 +82,7 @@ impl Default for ControllerConfig {
             drive: None,
             drive_name: DriveName::default(),
             host_memory: None,
+            hmb_io_slots: 0,
             faults: FaultPlan::default(),
             serial: None,
             stamps: None,
@@ -126,5 +131,7 @@ impl ControllerConfig {
             let has_layer = self.array().is_some_and(|array| array.translation.is_some());
             assert!(has_layer, "a host memory buffer for what is no drive of NAND");
         }
+        let slots_max = if self.host_memory.is_some() { HmbIoSlots::SLOTS_MAX } else { 0 };
+        assert!(self.hmb_io_slots <= slots_max, "{} slots for HMB-I/O", self.hmb_io_slots);
     }
 }

@@ -78,7 +78,8 @@ struct Properties {
 /// A virtual NVMe controller with one namespace.
 ///
 /// Locks are taken in the order properties, group 0, drive, group N, and then one of admin state, streams, error log,
-/// retired counters, bells and the drive's doorbells. Nobody holds two groups N.
+/// retired counters, bells, the drive's doorbells
+/// and what it has done for the admin queue. Nobody holds two groups N.
 pub struct Controller {
     pub(crate) config: ControllerConfig,
     /// What tells it from other devices.
@@ -484,6 +485,7 @@ impl Controller {
         let drive = self.drive.as_ref().map(|drive| drive.stop());
         (1..self.groups.len()).for_each(|queue| self.close(queue));
         drop(drive);
+        self.drive.iter().for_each(|drive| self.clear_admin_due(drive));
         self.admin.lock().reset();
         self.streams.lock().reset();
         self.enable_write_cache(true);

@@ -52,10 +52,11 @@ impl Controller {
         self.rung.ring();
     }
 
-    /// A tail doorbell of a controller with a drive, which admin commands do not meet.
+    /// A tail doorbell of a controller with a drive, which admin commands do not meet, but for those of HMB-I/O.
     fn slow_doorbell(&self, queue: usize, value: u32) {
+        let is_timed = || self.config.hmb_io_slots > 0 && self.config.clock == Clock::Threaded;
         match &self.drive {
-            Some(drive) if queue != 0 => self.drive_doorbell(drive, queue, value),
+            Some(drive) if queue != 0 || is_timed() => self.drive_doorbell(drive, queue, value),
             _ if self.config.clock == Clock::Threaded => self.leave_tail(queue, value),
             _ => self.tail_doorbell(queue, value),
         }

@@ -8,18 +8,21 @@ use crate::arbiter::Arbiter;
 use crate::controller::Controller;
 use crate::group::Due;
 use crate::host_memory::HostMemory;
+use crate::io_slots::{HmbIo, HmbIoCounts};
 use crate::kept::{DriveFlash, Kept, KeptDrive, Life, empty};
 use crate::media::Span;
 use crate::outstanding::OutstandingCommand;
 use crate::recorder::{ArrivalSink, Recorder};
-use nvmed_flash::Profile;
+use crate::time::NEVER;
+use nvmed_flash::{Command, Profile};
 use nvmed_sys::sync::{Mutex, MutexGuard};
+use std::collections::VecDeque;
 
 /// Doorbells that wait for the device thread, at most: 64 queues, each rung 64 times before the thread wakes up. Who
 /// rings when there are so many does the thread's work himself.
 const RUNGS_MAX: usize = 4096;
 
-/// A tail doorbell that was rung.
+/// A tail doorbell that was rung; of queue 0 only where there is HMB-I/O, whose commands have the doorbell's time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rung {
     /// When: its commands arrive then, not when the device thread looks.
@@ -45,6 +48,15 @@ pub(crate) struct Slot {
     pub further: Vec<Span>,
 }
 
+/// A command of HMB-I/O on its way into the model.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    /// When the drive has its metadata.
+    pub ready_ns: u64,
+    pub wanted: Command,
+    pub slot: Slot,
+}
+
 /// What the drive's lock guards.
 #[derive(Debug)]
 pub(crate) struct DriveState {
@@ -56,8 +68,17 @@ pub(crate) struct DriveState {
     pub slots: Vec<Slot>,
     /// Doorbells that are being served: the other one of two buffers.
     pub rungs: Vec<Rung>,
+    /// So many of them were served. There are others only while somebody serves the admin queue in between.
+    pub rungs_served: usize,
     pub recorder: Option<Box<Recorder>>,
     pub host_memory: HostMemory,
+    /// Slots that the host has, while it has any.
+    pub hmb_io: Option<Box<HmbIo>>,
+    pub hmb_io_counts: HmbIoCounts,
+    /// Their commands that are not in the model yet, in the order of their times.
+    pub hmb_io_waiting: VecDeque<Waiting>,
+    /// When the next one of those arrives there; never while the model has no place.
+    pub arrives_ns: u64,
 }
 
 /// A drive.
@@ -68,6 +89,8 @@ pub(crate) struct Drive {
     pub due: Due,
     /// Doorbells that the device thread has not seen, in the order of their times.
     rungs: Mutex<Vec<Rung>>,
+    /// Commands of the admin queue that the drive has done, and when they complete; 0 is at once.
+    pub admin_due: Mutex<Vec<(u64, OutstandingCommand)>>,
 }
 
 impl Drive {
@@ -92,13 +115,19 @@ impl Drive {
             arbiter: Arbiter::new(),
             slots: Vec::with_capacity(profile.tickets() as usize),
             rungs: Vec::with_capacity(RUNGS_MAX),
+            rungs_served: 0,
             recorder: None,
             host_memory: HostMemory::default(),
+            hmb_io: None,
+            hmb_io_counts: HmbIoCounts::default(),
+            hmb_io_waiting: VecDeque::new(),
+            arrives_ns: NEVER,
         };
         Self {
             state: Mutex::new(state),
             due: Due::default(),
             rungs: Mutex::new(Vec::with_capacity(RUNGS_MAX)),
+            admin_due: Mutex::default(),
         }
     }
 
@@ -123,22 +152,35 @@ impl Drive {
 
     /// Forgets all doorbells.
     pub fn clear(&self) {
+        self.clear_all(&mut self.state.lock());
+    }
+
+    fn clear_all(&self, state: &mut DriveState) {
         self.rungs.lock().clear();
+        state.rungs.clear();
+        state.rungs_served = 0;
     }
 
     /// Forgets what is under way, for a reset, and keeps everything as it is until the lock is given back.
     pub fn stop(&self) -> MutexGuard<'_, DriveState> {
         let mut state = self.state.lock();
-        self.clear();
+        self.clear_all(&mut state);
         state.arbiter = Arbiter::new();
-        state.slots.iter_mut().for_each(|slot| slot.live = false);
         state.close_host_memory();
-        self.due.set(state.flash.next_due());
+        state.slots.iter_mut().for_each(|slot| slot.live = false);
+        self.due.set(state.next_due());
         state
     }
 }
 
 impl DriveState {
+    /// Takes the doorbell of the admin queue that is next, if one is.
+    pub(crate) fn take_admin_rung(&mut self) -> Option<Rung> {
+        let rung = self.rungs.get(self.rungs_served).copied().filter(|rung| rung.queue == 0)?;
+        self.rungs_served += 1;
+        Some(rung)
+    }
+
     /// Takes a command out before it is due, and lets the drive go on with it for itself: it may have used a page.
     /// `None` when it is not there.
     pub fn end(&mut self, queue: u16, cid: u16) -> Option<OutstandingCommand> {
@@ -186,7 +228,7 @@ impl Controller {
             let life = self.lived(kept.life);
             kept.rest(flash, recorder.as_deref_mut(), life);
         }
-        drive.due.set(flash.next_due());
+        drive.due.set(state.next_due());
     }
 
     /// Whether commands take a drive's time.

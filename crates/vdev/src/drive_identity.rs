@@ -2,7 +2,7 @@
 
 use crate::controller::Controller;
 use nvmed_flash::{ArrayProfile, BlockKind, UNIT_BYTES};
-use nvmed_nvme::{DriveBlocks, DriveIdentity, IdentifyNamespace};
+use nvmed_nvme::{DriveBlocks, DriveIdentity, HmbIoControl, IdentifyNamespace};
 
 impl Controller {
     /// The drive, for the vendor's bytes of Identify Controller.
@@ -20,6 +20,10 @@ impl Controller {
         identity.in_place = array.translation.is_none().into();
         identity.kept = drive.state.lock().kept.is_some().into();
         identity.buffer_bytes = array.translation.as_ref().map_or(0, |layer| layer.buffer_bytes);
+        if self.config.hmb_io_slots > 0 {
+            identity.hmb_io_version = HmbIoControl::VERSION;
+            identity.hmb_io_slots = self.config.hmb_io_slots.into();
+        }
         for (of, kind) in identity.blocks.iter_mut().zip(&array.blocks) {
             *of = DriveBlocks {
                 per_plane: kind.per_plane,

@@ -188,6 +188,7 @@ fn opcode(name: &str) -> Option<(u8, bool)> {
         "create-sq" => admin(AdminOpcode::CreateSq),
         "delete-cq" => admin(AdminOpcode::DeleteCq),
         "delete-sq" => admin(AdminOpcode::DeleteSq),
+        "hmb-io" => admin(AdminOpcode::HmbIo),
         "async-event-request" => admin(AdminOpcode::AsyncEventRequest),
         _ => Some((u8::try_from(number(name)?).ok()?, false)),
     }

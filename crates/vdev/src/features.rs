@@ -103,7 +103,7 @@ impl Controller {
     fn feature(&self, entry: &SubmissionEntry) -> Result<FeatureId, Status> {
         FeatureId::from_code(entry.cdw10.low().low())
             .filter(|&id| id != FeatureId::VolatileWriteCache || self.media.has_write_cache())
-            .filter(|&id| id != FeatureId::HmbIo)
+            .filter(|&id| id != FeatureId::HmbIo || self.config.hmb_io_slots > 0)
             .filter(|&id| id != FeatureId::HostMemoryBuffer || self.config.host_memory.is_some())
             .ok_or(Status::INVALID_FIELD.do_not_retry())
     }
@@ -121,6 +121,7 @@ impl Controller {
         let valid = match id {
             FeatureId::NumberOfQueues => return self.number_of_queues(value),
             FeatureId::HostMemoryBuffer => return self.set_host_memory(view, entry),
+            FeatureId::HmbIo => return self.set_hmb_io(entry),
             FeatureId::PowerManagement => value & 0x1f == 0,
             FeatureId::ErrorRecovery => value & DULBE == 0,
             FeatureId::InterruptVectorConfiguration => value & 0xffff <= u32::from(self.config.queues_max),
@@ -156,6 +157,11 @@ impl Controller {
                 let (value, attributes) = self.host_memory_feature(select == SELECT_CURRENT);
                 self.give(view, entry, &attributes).map(|()| value)
             }
+            (SELECT_CURRENT, FeatureId::HmbIo) => {
+                let granted = self.drive.as_ref().map(|drive| drive.state.lock().hmb_io_granted());
+                Ok(granted.unwrap_or_default().dword())
+            }
+            (SELECT_DEFAULT | SELECT_SAVED, FeatureId::HmbIo) => Ok(0),
             (SELECT_CURRENT, _) => Ok(self.admin.lock().features.get(id, entry.cdw11)),
             // Nothing is saveable: the saved value is the default.
             (SELECT_DEFAULT | SELECT_SAVED, _) => Ok(Features::default().get(id, entry.cdw11)),

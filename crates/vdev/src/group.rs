@@ -21,6 +21,8 @@ pub(crate) struct Queues {
     pub outstanding: OutstandingCommands,
     /// Completions that the completion queue has no room for.
     pub waiting: VecDeque<Done>,
+    /// Of the admin queue, where doorbells have times: when the last one was rung that was served.
+    pub rung_ns: u64,
     /// Where their requests are recorded, from the first one on.
     pub producer: Option<Producer>,
 }

@@ -7,7 +7,7 @@
 use crate::media::Media;
 use nvmed_dma::{DeviceAddress, View};
 use nvmed_flash::HostPages;
-use nvmed_nvme::{HostMemoryAttributes, HostMemoryDescriptor, Status};
+use nvmed_nvme::{HmbIoSlots, HostMemoryAttributes, HostMemoryDescriptor, HostMemoryPlace, Status};
 use nvmed_sys::{Mapping, Pages};
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -69,18 +69,60 @@ struct Segment {
     address: DeviceAddress,
     memory: Arc<Mapping>,
     offset: usize,
-    /// Its first slot, and how many it has.
+    /// The entry of the list, and pages of it before this.
+    entry: u32,
+    before: u32,
+    /// Its first page of the buffer, and how many it has.
     first: u32,
     pages: u32,
+}
+
+/// A piece of the buffer that the drive does not use itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    /// What the host calls it.
+    pub place: HostMemoryPlace,
+    address: DeviceAddress,
+    pub memory: Arc<Mapping>,
+    pub offset: usize,
+    len: usize,
+}
+
+impl Piece {
+    /// Whether it is mapped, as it was.
+    pub(crate) fn is_mapped(&self, view: &View) -> bool {
+        is_mapped(view, (self.address, self.len), (&self.memory, self.offset))
+    }
+}
+
+fn is_mapped(
+    view: &View,
+    (address, len): (DeviceAddress, usize),
+    (memory, at): (&Arc<Mapping>, usize),
+) -> bool {
+    view.hold(address, len).is_ok_and(|(found, offset)| Arc::ptr_eq(&found, memory) && offset == at)
+}
+
+/// Pieces of the buffer for HMB-I/O.
+#[derive(Debug)]
+pub(crate) struct Carved {
+    pub control: Piece,
+    pub metadata: Piece,
+    /// Of the slots, by number.
+    pub data: Vec<Piece>,
+    /// Pages of each.
+    pub pages: u16,
 }
 
 /// What a host has lent.
 #[derive(Debug)]
 pub(crate) struct Lent {
-    /// By slot, without a gap.
+    /// By page, without a gap.
     segments: Vec<Segment>,
     pub pages: u32,
-    /// By slot, the checksum of what was put there.
+    /// The first so many pages are not the model's: its slots are those behind them.
+    carved: u32,
+    /// By page, the checksum of what was put there.
     sums: Box<[u32]>,
     /// Where bytes of the medium are looked at.
     scratch: Mapping,
@@ -100,6 +142,7 @@ pub(crate) struct HostMemory {
 /// A range of a list.
 #[derive(Clone, Copy, Debug)]
 struct Range {
+    entry: u32,
     begin: u64,
     pages: u32,
 }
@@ -117,15 +160,15 @@ fn read_list(view: &View, (address, entries): (u64, u32), pages: u32) -> Result<
         return Err(invalid);
     }
     let mut ranges = Vec::with_capacity(entries as usize);
-    for entry in 0..u64::from(entries) {
+    for entry in 0..entries {
         let unmapped = |_| Status::DATA_TRANSFER_ERROR.do_not_retry();
-        let at = address.checked_add(entry * 16).ok_or(invalid)?;
+        let at = address.checked_add(u64::from(entry) * 16).ok_or(invalid)?;
         let mut bytes = [0; 16];
         let (memory, offset) = view.resolve(DeviceAddress(at), bytes.len()).map_err(unmapped)?;
         view.fetch(memory, offset, bytes.len()).map_err(unmapped)?;
         memory.read(offset, &mut bytes);
-        let entry = HostMemoryDescriptor::read_from_bytes(&bytes).expect("16 bytes are a descriptor");
-        ranges.push(Range { begin: entry.address, pages: entry.pages });
+        let range = HostMemoryDescriptor::read_from_bytes(&bytes).expect("16 bytes are a descriptor");
+        ranges.push(Range { entry, begin: range.address, pages: range.pages });
     }
     let sum: u64 = ranges.iter().map(|range| u64::from(range.pages)).sum();
     let is_sound =
@@ -166,7 +209,8 @@ fn hold(view: &View, ranges: &[Range]) -> Result<Vec<Segment>, Status> {
             }
             let room = (memory.len() - offset) as u64 / PAGE_BYTES;
             let pages = u64::from(left).min(room) as u32;
-            segments.push(Segment { address, memory, offset, first, pages });
+            let (entry, before) = (range.entry, range.pages - left);
+            segments.push(Segment { address, memory, offset, entry, before, first, pages });
             address = address.plus(u64::from(pages) * PAGE_BYTES);
             (first, left) = (first + pages, left - pages);
         }
@@ -191,33 +235,84 @@ impl Lent {
         // A host machine without a page left.
         let scratch =
             Mapping::anonymous(PAGE_BYTES as usize, Pages::Base).map_err(|_| Status::INTERNAL_ERROR)?;
-        Ok(Self { segments, pages, sums: vec![0; pages as usize].into(), scratch })
+        Ok(Self { segments, pages, carved: 0, sums: vec![0; pages as usize].into(), scratch })
     }
 
-    /// Where a slot's bytes are.
-    fn place(&self, slot: u32) -> Option<(&Mapping, usize)> {
-        let above = self.segments.partition_point(|segment| segment.first <= slot);
+    /// Pages that are the model's.
+    pub(crate) fn slots(&self) -> u32 {
+        self.pages - self.carved
+    }
+
+    /// Where a page is: its segment, and its number in that.
+    fn find(&self, page: u32) -> Option<(&Segment, u32)> {
+        let above = self.segments.partition_point(|segment| segment.first <= page);
         let segment = self.segments.get(above.checked_sub(1)?)?;
-        let page = slot - segment.first;
-        (page < segment.pages)
-            .then(|| (&*segment.memory, segment.offset + page as usize * PAGE_BYTES as usize))
+        let number = page - segment.first;
+        (number < segment.pages).then_some((segment, number))
+    }
+
+    /// Where the bytes of one of the model's slots are.
+    fn place(&self, slot: u32) -> Option<(&Mapping, usize)> {
+        let (segment, page) = self.find(self.carved + slot)?;
+        Some((&segment.memory, segment.offset + page as usize * PAGE_BYTES as usize))
+    }
+
+    /// So many pages from a page on, if they lie in one segment.
+    fn piece(&self, page: u32, pages: u32) -> Option<Piece> {
+        let (segment, number) = self.find(page).filter(|(segment, at)| segment.pages - at >= pages)?;
+        let bytes = |pages: u32| u64::from(pages) * PAGE_BYTES;
+        let offset = u32::try_from(bytes(segment.before) + bytes(number)).ok()?;
+        Some(Piece {
+            place: HostMemoryPlace { segment: segment.entry, offset },
+            address: segment.address.plus(bytes(number)),
+            memory: Arc::clone(&segment.memory),
+            offset: segment.offset + bytes(number) as usize,
+            len: bytes(pages) as usize,
+        })
+    }
+
+    /// Takes pages from the front out of the model's use: one for a control block, one for metadata, and those of as
+    /// many slots as are asked for, each of which lies in one segment; fewer or smaller ones where there is no room.
+    /// `None`, and nothing is taken, where there is room for none.
+    pub(crate) fn carve(&mut self, asked: HmbIoSlots) -> Option<Carved> {
+        let (control, metadata) = (self.piece(0, 1)?, self.piece(1, 1)?);
+        let mut page = 2;
+        let left =
+            |segment: &Segment| (segment.first + segment.pages).saturating_sub(page.max(segment.first));
+        let longest = self.segments.iter().map(left).max().unwrap_or(0);
+        let pages = longest.min(asked.pages.into());
+        let mut data = Vec::new();
+        while data.len() < asked.slots.into() && pages > 0 {
+            let Some((segment, _)) = self.find(page) else { break };
+            let end = segment.first + segment.pages;
+            if end - page < pages {
+                page = end;
+                continue;
+            }
+            data.push(self.piece(page, pages)?);
+            page += pages;
+        }
+        self.carved = if data.is_empty() { return None } else { page };
+        Some(Carved { control, metadata, data, pages: pages as u16 })
+    }
+
+    /// All pages are the model's again.
+    pub(crate) fn uncarve(&mut self) {
+        self.carved = 0;
     }
 
     /// Whether all of it is mapped, as it was.
     pub(crate) fn is_mapped(&self, view: &View) -> bool {
         self.segments.iter().all(|segment| {
             let len = segment.pages as usize * PAGE_BYTES as usize;
-            let found = view.hold(segment.address, len);
-            found.is_ok_and(|(memory, offset)| {
-                Arc::ptr_eq(&memory, &segment.memory) && offset == segment.offset
-            })
+            is_mapped(view, (segment.address, len), (&segment.memory, segment.offset))
         })
     }
 
     pub(crate) fn put(&mut self, slot: u32, bytes: &[u8]) -> bool {
         let Some((memory, at)) = self.place(slot) else { return false };
         memory.write(at, bytes);
-        self.sums[slot as usize] = crc32c::crc32c(bytes);
+        self.sums[(self.carved + slot) as usize] = crc32c::crc32c(bytes);
         true
     }
 
@@ -226,7 +321,7 @@ impl Lent {
         let Some((memory, at)) = self.place(slot) else { return false };
         let mut bytes = [0; PAGE_BYTES as usize];
         memory.read(at, &mut bytes);
-        crc32c::crc32c(&bytes) == self.sums[slot as usize]
+        crc32c::crc32c(&bytes) == self.sums[(self.carved + slot) as usize]
     }
 
     /// The bytes of a unit of the medium; zeroes beyond its end.

@@ -47,6 +47,18 @@ impl Controller {
         }
     }
 
+    /// As [`Self::execute_io`], of a Read or Write whose data lies in one piece.
+    pub(crate) fn execute_at(&self, entry: &SubmissionEntry, memory: &Mapping, at: usize) -> (Status, Lba) {
+        let done = self.transfer(entry).and_then(|span| {
+            if entry.opcode == IoOpcode::Read as u8 {
+                return self.load(span.offset, memory, at, span.bytes as usize);
+            }
+            self.store(span.offset, memory, at, span.bytes as usize)?;
+            self.end_write(entry, span)
+        });
+        done.map_or_else(|error| (error.status, error.lba), |()| (Status::SUCCESS, Lba(0)))
+    }
+
     /// What a command is to a drive; `None` for one that does nothing there, since it fails. A drive's command has one
     /// range: of a Dataset Management the others go to `further`, the next one last.
     pub(crate) fn drive_command(
@@ -145,7 +157,7 @@ impl Controller {
 
     /// As [`Self::range`], for a command that transfers its range.
     #[inline]
-    fn transfer(&self, entry: &SubmissionEntry) -> Result<Span, IoError> {
+    pub(crate) fn transfer(&self, entry: &SubmissionEntry) -> Result<Span, IoError> {
         let span = self.range(entry.lba(), entry.blocks())?;
         if span.bytes > self.config.transfer_bytes_max() {
             return Err(Status::INVALID_FIELD.do_not_retry().into());

@@ -52,6 +52,7 @@ impl DriveState {
 
     /// The buffer is not the drive's any more, and disabled: nothing of it is touched after this.
     pub(crate) fn close_host_memory(&mut self) {
+        self.close_hmb_io();
         self.host_memory.attributes = None;
         if !Mutant::HmbAfterDisable.is_made() && self.host_memory.lent.take().is_some() {
             self.flash.end_host_memory(self.flash.now());
@@ -60,9 +61,14 @@ impl DriveState {
 
     /// Gives the buffer up if some of it is not mapped any more.
     fn check_host_memory(&mut self, space: &AddressSpace) {
-        if self.host_memory.lent.as_ref().is_some_and(|lent| !lent.is_mapped(&space.view())) {
+        if self.host_memory.lent.is_none() && self.hmb_io.is_none() {
+            return;
+        }
+        let view = space.view();
+        if self.host_memory.lent.as_ref().is_some_and(|lent| !lent.is_mapped(&view)) {
             self.give_up_host_memory();
         }
+        self.check_hmb_io(&view);
     }
 
     /// Bytes of the buffer that the drive uses.
@@ -81,7 +87,7 @@ impl Controller {
         } else {
             state.check_host_memory(&self.space);
         }
-        drive.due.set(state.flash.next_due());
+        drive.due.set(state.next_due());
     }
 
     /// Set Features, Host Memory Buffer. All that the drive was to do before is done first.
@@ -90,7 +96,10 @@ impl Controller {
             return Err(Status::INVALID_FIELD.do_not_retry());
         };
         if entry.cdw11 & ENABLE_HOST_MEMORY == 0 {
-            self.catch_up_drive(drive, |state, _| state.close_host_memory());
+            self.catch_up_drive(drive, |state, _| {
+                self.end_all_hmb_io(drive, state);
+                state.close_host_memory();
+            });
             return Ok(0);
         }
         if drive.state.lock().host_memory.attributes.is_some() {
@@ -99,7 +108,7 @@ impl Controller {
         let (pages, entries) = (entry.cdw12, entry.cdw15);
         let address = u64::from(entry.cdw13) | u64::from(entry.cdw14) << 32;
         let lent = Lent::of_list(config, view, (address, entries), pages)?;
-        let share = config.share(lent.pages);
+        let share = config.share(lent.slots());
         let attributes = HostMemoryAttributes::new(pages, address, entries);
         self.catch_up_drive(drive, |state, now| {
             state.host_memory.attributes = Some(attributes);

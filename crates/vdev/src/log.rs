@@ -2,7 +2,7 @@
 
 use crate::controller::Controller;
 use crate::features::TEMPERATURE_K;
-use nvmed_nvme::{DriveLog, LogPage, SmartLog};
+use nvmed_nvme::{AdminOpcode, DriveLog, LogPage, SmartLog};
 use zerocopy::IntoBytes;
 
 impl Controller {
@@ -14,7 +14,7 @@ impl Controller {
             LogPage::SMART => Some(self.smart_log().as_bytes().to_vec()),
             LogPage::FIRMWARE => Some(firmware_slots()),
             LogPage::CHANGED_NAMESPACES => Some(self.changed_namespaces()),
-            LogPage::EFFECTS => Some(effects()),
+            LogPage::EFFECTS => Some(effects(self.config.hmb_io_slots > 0)),
             LogPage::DRIVE => self.drive_log().map(|log| log.as_bytes().to_vec()),
             _ => None,
         }
@@ -58,6 +58,10 @@ impl Controller {
             log.host_memory_bytes = state.host_memory_bytes();
             (log.host_puts, log.host_gets) = (counts.host_puts, counts.host_gets);
             log.host_given_up = state.host_memory.given_up;
+            log.hmb_io_slots = state.hmb_io_granted().slots.into();
+            let counts = state.hmb_io_counts;
+            (log.hmb_io_reads, log.hmb_io_writes) = (counts.reads, counts.writes);
+            (log.hmb_io_errors, log.hmb_io_ended) = (counts.errors, counts.ended);
             log
         })
     }
@@ -108,11 +112,12 @@ fn firmware_slots() -> Vec<u8> {
 
 /// Commands Supported and Effects: a dword a command, admin first, then I/O from 1024; bit 0: supported,
 /// bit 1: changes data.
-fn effects() -> Vec<u8> {
+fn effects(has_hmb_io: bool) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     for opcode in [0x00, 0x01, 0x02, 0x04, 0x05, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x19, 0x1a] {
         bytes[4 * opcode] = 1;
     }
+    bytes[4 * AdminOpcode::HmbIo as usize] = if has_hmb_io { 3 } else { 0 };
     for (opcode, effect) in [(0x00, 1), (0x01, 3), (0x02, 1), (0x05, 1), (0x08, 3), (0x09, 3)] {
         bytes[1024 + 4 * opcode] = effect;
     }

@@ -245,6 +245,13 @@ impl Controller {
             recorded,
         };
         if cq == 0
+            && entry.opcode == AdminOpcode::HmbIo as u8
+            && let Some(drive) = self.hmb_io_drive()
+        {
+            self.take_hmb_io(drive, queues, command, &verdict);
+            return true;
+        }
+        if cq == 0
             && entry.opcode == AdminOpcode::Abort as u8
             && outstanding.count(entry.opcode) >= ABORTS_MAX
         {
@@ -255,7 +262,7 @@ impl Controller {
     }
 
     /// Puts a command where it waits for its time.
-    fn hold(
+    pub(crate) fn hold(
         &self,
         cq: usize,
         queues: &mut Queues,
@@ -306,6 +313,7 @@ impl Controller {
         let group = &self.groups[cq];
         queues.refresh(&self.space);
         let mut posted = self.post_waiting(cq, queues);
+        posted |= cq == 0 && self.post_admin_due(queues);
         let mut next = queues.outstanding.due_ns();
         let mut ended = 0;
         while next <= self.time.now_ns() && next != NEVER {
@@ -325,6 +333,10 @@ impl Controller {
         }
         // Last: until here whoever waits in simulated time finds something due, and lets no time pass.
         group.due.set(next);
+        if cq == 0 && self.has_admin_due() {
+            // Somebody has left it there after the look above, and set the time before this did.
+            group.due.set(0);
+        }
         self.outstanding.fetch_sub(ended, Ordering::AcqRel);
     }
 
@@ -355,14 +367,29 @@ impl Controller {
     /// posted.
     #[inline]
     pub(crate) fn finish(&self, cq: usize, queues: &mut Queues, command: &OutstandingCommand) -> bool {
-        let Some((result, mut status, lba)) = self.execute(cq, queues, command) else { return false };
+        let Some(done) = self.execute(cq, queues, command) else { return false };
+        // What a command has ended completes before it.
+        let posted = cq == 0 && self.post_admin_due(queues);
+        self.conclude(cq, queues, command, done) | posted
+    }
+
+    /// Posts the completion of a command that was executed, which waits if there is no room; whether it was posted.
+    #[inline]
+    pub(crate) fn conclude(
+        &self,
+        cq: usize,
+        queues: &mut Queues,
+        command: &OutstandingCommand,
+        (result, mut status, lba): (u32, Status, Lba),
+    ) -> bool {
         let Queues { cq: Some(queue), sqs, view, waiting, producer, .. } = queues else { return false };
         let Some(sq) = sqs.iter_mut().find(|sq| sq.id == command.sq_id) else { return false };
         if cq != 0 {
             sq.counters.count(&command.entry, self.lba_shift, status);
         }
         if !status.is_success() && !status.is(Status::ABORT_REQUESTED) {
-            let lba = if cq == 0 { Lba(0) } else { lba };
+            let has_blocks = cq != 0 || command.entry.opcode == AdminOpcode::HmbIo as u8;
+            let lba = if has_blocks { lba } else { Lba(0) };
             status = self.errors.lock().push(command.sq_id, &command.entry, status, lba);
         }
         let done = Done {

@@ -32,6 +32,18 @@ pub(crate) struct Shift<'a> {
     /// A doorbell of no queue was rung; one with no entry of its queue was. Told when all locks are given back.
     no_queue: bool,
     no_entry: bool,
+    /// Commands of the admin queue are done, and who can is to post them.
+    has_admin_due: bool,
+}
+
+/// How far a shift has come.
+pub(crate) struct Caught {
+    /// Everything has happened that was to happen until then.
+    now: u64,
+    /// There was anything.
+    any: bool,
+    /// A doorbell of the admin queue is next, which rang then: the shift ends, and is worked on when that is served.
+    is_at_admin: bool,
 }
 
 impl Controller {
@@ -45,6 +57,7 @@ impl Controller {
             weights: None,
             no_queue: false,
             no_entry: false,
+            has_admin_due: false,
         }
     }
 
@@ -58,24 +71,39 @@ impl Controller {
             return self.rung.ring();
         }
         let mut shift = self.shift(drive);
-        let (time_ns, _) = shift.catch_up();
+        let time_ns = shift.catch_up().now;
         shift.ring(Rung { time_ns, queue, tail });
         shift.end();
     }
 
     /// Serves the doorbells that were left, and completes what is due; whether there was anything.
     pub(crate) fn work(&self, drive: &Drive) -> bool {
-        let mut shift = self.shift(drive);
-        let (_, any) = shift.catch_up();
+        let (shift, Caught { any, .. }) = self.caught_up(drive);
         shift.end();
         any
     }
 
+    /// A shift that has caught up, for a caller who holds no lock; the admin queue was served in between.
+    fn caught_up<'a>(&'a self, drive: &'a Drive) -> (Shift<'a>, Caught) {
+        let mut any = false;
+        loop {
+            let mut shift = self.shift(drive);
+            let caught = shift.catch_up();
+            any |= caught.any;
+            if !caught.is_at_admin {
+                return (shift, Caught { any, ..caught });
+            }
+            shift.end();
+            self.serve_admin_rung(drive);
+        }
+    }
+
     /// Lets everything happen that was to happen before, for a caller who holds group 0's lock, and then `change`, at
-    /// the time that it is told. What the host is to know it learns when the caller serves that group.
+    /// the time that it is told. What the host is to know it learns when the caller serves that group. Doorbells that
+    /// rang after the next one of the admin queue are after what the caller serves.
     pub(crate) fn catch_up_drive(&self, drive: &Drive, change: impl FnOnce(&mut DriveState, u64)) {
         let mut shift = self.shift(drive);
-        let (now, _) = shift.catch_up();
+        let now = shift.catch_up().now;
         change(&mut shift.state, now);
         for event in shift.rest().into_iter().flatten() {
             self.admin.lock().record(event);
@@ -85,8 +113,7 @@ impl Controller {
     /// Goes on with a completion queue that may have room again, and whose submission queues may have waited for that.
     #[cold]
     pub(crate) fn resume_drive(&self, drive: &Drive, cq: usize) {
-        let mut shift = self.shift(drive);
-        let (now, _) = shift.catch_up();
+        let (mut shift, Caught { now, .. }) = self.caught_up(drive);
         // The queues' own round: first what has waited for room, then new commands.
         let weighted = self.weighted();
         let (state, queues) = shift.enter(cq);
@@ -130,8 +157,11 @@ impl<'a> Shift<'a> {
 
     /// Gives all locks back, and tells the host what was wrong.
     fn end(self) {
-        let controller = self.controller;
+        let (controller, has_admin_due) = (self.controller, self.has_admin_due);
         self.rest().into_iter().flatten().for_each(|event| controller.event(event));
+        if has_admin_due {
+            controller.serve_admin_due();
+        }
     }
 
     /// Gives all locks back; answers what was wrong.
@@ -142,7 +172,7 @@ impl<'a> Shift<'a> {
             self.state.close_host_memory();
         }
         // Last: until here whoever waits in simulated time finds something due, and lets no time pass.
-        self.drive.due.set(self.state.flash.next_due());
+        self.drive.due.set(self.state.next_due());
         [
             self.no_queue.then_some(AsyncEvent::INVALID_DOORBELL_REGISTER),
             self.no_entry.then_some(AsyncEvent::INVALID_DOORBELL_VALUE),
@@ -158,42 +188,78 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// Lets everything happen that was to happen until now: which time that is, and whether there was anything.
+    /// Lets everything happen that was to happen until now, or until the next doorbell of the admin queue.
     #[inline]
-    fn catch_up(&mut self) -> (u64, bool) {
+    fn catch_up(&mut self) -> Caught {
         let now = || self.controller.time.now_ns();
         if self.controller.config.clock != Clock::Threaded {
             let now = now();
-            return (now, self.pass_until(now));
+            return Caught { now, any: self.pass_until(now), is_at_admin: false };
         }
-        let mut rungs = std::mem::take(&mut self.state.rungs);
-        let now = self.drive.take(&mut rungs, now);
-        let mut any = !rungs.is_empty();
-        for &rung in &rungs {
-            self.pass_until(rung.time_ns);
-            self.ring(rung);
+        let mut any = false;
+        if !self.state.rungs.is_empty() {
+            // Those that another shift has left.
+            any = true;
+            if let Some(now) = self.serve_rungs() {
+                return Caught { now, any, is_at_admin: true };
+            }
         }
-        rungs.clear();
-        self.state.rungs = rungs;
+        let now = self.drive.take(&mut self.state.rungs, now);
+        any |= !self.state.rungs.is_empty();
+        if let Some(now) = self.serve_rungs() {
+            return Caught { now, any, is_at_admin: true };
+        }
         any |= self.pass_until(now);
-        (now, any)
+        Caught { now, any, is_at_admin: false }
+    }
+
+    /// Serves the doorbells that were taken, up to the next one of the admin queue, whose time it answers.
+    #[inline]
+    fn serve_rungs(&mut self) -> Option<u64> {
+        let mut rungs = std::mem::take(&mut self.state.rungs);
+        let mut at_admin = None;
+        while let Some(&rung) = rungs.get(self.state.rungs_served) {
+            self.pass_until(rung.time_ns);
+            if rung.queue == 0 {
+                at_admin = Some(rung.time_ns);
+                break;
+            }
+            self.ring(rung);
+            self.state.rungs_served += 1;
+        }
+        if at_admin.is_none() {
+            rungs.clear();
+            self.state.rungs_served = 0;
+        }
+        self.state.rungs = rungs;
+        at_admin
     }
 
     /// Lets everything happen that is due until then; whether there was anything.
     fn pass_until(&mut self, time_ns: u64) -> bool {
         let mut any = false;
-        while self.state.flash.next_due() <= time_ns {
+        loop {
+            let (due, arrives) = (self.state.flash.next_due(), self.state.arrives_ns);
+            if due.min(arrives) > time_ns {
+                return any;
+            }
             any = true;
-            let done = self.state.flash.advance(time_ns);
+            if arrives < due {
+                self.state.arrive_ready(self.controller, arrives);
+                continue;
+            }
+            let done = self.state.flash.advance(time_ns.min(arrives));
             self.state.make_moves(&self.controller.media);
             if let Some(done) = done {
                 self.complete(done);
+                if !self.state.hmb_io_waiting.is_empty() {
+                    self.state.arrive_ready(self.controller, done.time);
+                }
                 if !self.state.arbiter.is_empty() {
                     self.fetch(done.time);
                 }
             }
         }
-        any
     }
 
     /// A queue has a new tail; its commands arrive as far as the drive takes them.
@@ -292,6 +358,9 @@ impl<'a> Shift<'a> {
         if !std::mem::take(&mut slot.live) {
             return;
         }
+        if slot.cq == 0 {
+            return self.complete_hmb_io(done);
+        }
         let (cq, refuses) = (usize::from(slot.cq), changes(&slot.command.entry));
         let is_durable = is_durable(&slot.command.entry) || refuses && !controller.write_cache_enabled();
         if is_durable && self.state.kept.is_some() {
@@ -311,6 +380,23 @@ impl<'a> Shift<'a> {
         }
         let posted = controller.finish(cq, queues, &slot.command);
         self.posted |= posted;
+    }
+
+    /// As [`Self::complete`], of a command of HMB-I/O.
+    #[cold]
+    fn complete_hmb_io(&mut self, done: Completion) {
+        let controller = self.controller;
+        let ticket = done.ticket.0 as usize;
+        let io = self.state.hmb_io_entry(ticket);
+        if io.is_some_and(|io| is_durable(&io) || changes(&io) && !controller.write_cache_enabled())
+            && self.state.kept.is_some()
+        {
+            self.make_durable();
+        }
+        if controller.running() {
+            controller.end_hmb_io(self.drive, &mut self.state, &done);
+            self.has_admin_due = true;
+        }
     }
 
     /// What a command promises that is due is in the drive's state, too.
@@ -421,7 +507,7 @@ impl Controller {
 impl DriveState {
     /// A command arrives at the drive, which has room for it.
     #[inline]
-    fn arrive(&mut self, media: &Media, time_ns: u64, wanted: Command, slot: Slot) {
+    pub(crate) fn arrive(&mut self, media: &Media, time_ns: u64, wanted: Command, slot: Slot) {
         let ticket = self.flash.arrive(time_ns, &wanted);
         self.make_moves(media);
         if let Some(recorder) = &mut self.recorder {

@@ -97,6 +97,8 @@ fn a_drive_has_memory_of_its_host() {
     let json = scratch.ok(["info", "--json", &format!("{ram},profile=tlc,hmb=8M")]);
     let expected = "\"host_memory\":{\"wanted_bytes\":8388608,\"bytes\":8388608,\"ranges\":2}";
     assert!(json.contains(expected), "{json}");
+    let page = scratch.ok(["info", &format!("{ram},profile=tlc,hmb=8M,hmb_io_slots=4")]);
+    assert!(page.contains("            offers HMB-I/O: up to 4 slots in the host's memory\n"), "{page}");
     for (options, wrong) in [
         ("hmb=1G", "only a drive of NAND"),
         ("profile=dram,hmb=1G", "only a drive of NAND"),
