@@ -1,6 +1,8 @@
 //! A host with slots of HMB-I/O, to look at the controller's answers one by one.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod player;
+
 use crate::host::{DATA, Host};
 use nvmed_dma::Transport;
 use nvmed_flash::{ArrayProfile, BlockKind, Medium, Profile, Rate, TranslationProfile, UrgentProfile};
@@ -115,6 +117,12 @@ impl SlotHost {
 
     /// Lends all ranges.
     pub fn lend(&mut self) -> Status {
+        let entry = self.lend_entry();
+        self.host.admin(entry).status()
+    }
+
+    /// The command that lends all ranges, whose list is in the host's memory.
+    pub fn lend_entry(&mut self) -> SubmissionEntry {
         let mut pages = 0;
         for (at, (address, memory)) in self.addresses.iter().zip(&self.memory).enumerate() {
             let of_range = (memory.len() / PAGE) as u32;
@@ -124,15 +132,14 @@ impl SlotHost {
             pages += of_range;
         }
         let at = self.host.address(LIST).0;
-        let entry = SubmissionEntry {
+        SubmissionEntry {
             cdw11: 1,
             cdw12: pages,
             cdw13: at as u32,
             cdw14: (at >> 32) as u32,
             cdw15: self.memory.len() as u32,
             ..set_feature(0x0d)
-        };
-        self.host.admin(entry).status()
+        }
     }
 
     /// Asks for slots; what is granted is looked up in the control block.
