@@ -2,7 +2,7 @@
 //!
 //! A command is fetched below group 0's lock, and from then on belongs to what the drive's lock guards: its metadata is
 //! copied, it arrives in the model, and when it is due its data is moved, all below that lock. What is due goes to
-//! [`Drive::admin_due`]; who holds group 0's lock, and no other, posts it.
+//! [`Drive::admin_due`] and makes group 0 due; who holds group 0's lock, and no other, posts it.
 
 use crate::config::Clock;
 use crate::controller::Controller;
@@ -315,12 +315,6 @@ impl Controller {
     /// Whether something is left in that list.
     pub(crate) fn has_admin_due(&self) -> bool {
         self.hmb_io_drive().is_some_and(|drive| !drive.admin_due.lock().is_empty())
-    }
-
-    /// As [`Self::post_admin_due`], for a caller who holds no lock.
-    #[cold]
-    pub(crate) fn serve_admin_due(&self) {
-        self.complete_due(0, &mut self.groups[0].queues.lock());
     }
 
     /// Serves the doorbell of the admin queue that a shift has met, if nobody else has; the caller holds no lock.

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 pub struct Arrival {
     /// When, in nanoseconds of the device's clock.
     pub time_ns: u64,
-    /// Its submission queue; 0 is the Flush with which the drive rests.
+    /// Its submission queue; 0 is that of HMB-I/O, or of the Flush with which the drive rests.
     pub queue: u16,
-    /// Its opcode.
+    /// Its opcode; of HMB-I/O that of the Read or Write that it is.
     pub opcode: u8,
     /// What it is to the drive.
     pub command: Command,

@@ -222,10 +222,10 @@ impl Controller {
     /// Takes one command of a queue and decides when and how it completes; whether there was one.
     fn take(&self, cq: usize, queues: &mut Queues, index: usize) -> bool {
         queues.refresh(&self.space);
-        let Queues { cq: Some(_), sqs, view, outstanding, .. } = queues else { return false };
+        let Queues { cq: Some(_), sqs, view, outstanding, waiting, .. } = queues else { return false };
         let sq = &mut sqs[index];
-        if sq.head == sq.tail || outstanding.len() >= HELD_MAX || !self.running() || self.status().cfs() != 0
-        {
+        let is_full = outstanding.len() + waiting.len() >= HELD_MAX;
+        if sq.head == sq.tail || is_full || !self.running() || self.status().cfs() != 0 {
             return false;
         }
         let at = sq.head;

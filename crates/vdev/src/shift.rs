@@ -32,8 +32,6 @@ pub(crate) struct Shift<'a> {
     /// A doorbell of no queue was rung; one with no entry of its queue was. Told when all locks are given back.
     no_queue: bool,
     no_entry: bool,
-    /// Commands of the admin queue are done, and who can is to post them.
-    has_admin_due: bool,
 }
 
 /// How far a shift has come.
@@ -57,7 +55,6 @@ impl Controller {
             weights: None,
             no_queue: false,
             no_entry: false,
-            has_admin_due: false,
         }
     }
 
@@ -157,11 +154,8 @@ impl<'a> Shift<'a> {
 
     /// Gives all locks back, and tells the host what was wrong.
     fn end(self) {
-        let (controller, has_admin_due) = (self.controller, self.has_admin_due);
+        let controller = self.controller;
         self.rest().into_iter().flatten().for_each(|event| controller.event(event));
-        if has_admin_due {
-            controller.serve_admin_due();
-        }
     }
 
     /// Gives all locks back; answers what was wrong.
@@ -395,7 +389,6 @@ impl<'a> Shift<'a> {
         }
         if controller.running() {
             controller.end_hmb_io(self.drive, &mut self.state, &done);
-            self.has_admin_due = true;
         }
     }
 
@@ -511,7 +504,10 @@ impl DriveState {
         let ticket = self.flash.arrive(time_ns, &wanted);
         self.make_moves(media);
         if let Some(recorder) = &mut self.recorder {
-            let (queue, opcode) = (slot.command.sq_id, slot.command.entry.opcode);
+            let (queue, mut opcode) = (slot.command.sq_id, slot.command.entry.opcode);
+            if queue == 0 {
+                opcode = if wanted.kind == Kind::Read { IoOpcode::Read } else { IoOpcode::Write } as u8;
+            }
             let time_ns = self.flash.now();
             recorder.arrived(Arrival { time_ns, queue, opcode, command: wanted, due_ns: None }, ticket);
         }

@@ -1,20 +1,25 @@
 //! HMB-I/O: what slots are granted, what passes through them, in which order, and how it ends.
 
-use crate::host::{DATA, ENTRIES};
+use crate::drive_file::Place;
+use crate::host::{DATA, ENTRIES, Host};
 use crate::slots::player;
 use crate::slots::{PAGE, READ_NS, SlotHost, UNITS, UNTOUCHED, config, flush, profile, set_feature};
 use nvmed_dma::Transport;
+use nvmed_flash::{Medium, TranslationProfile};
 use nvmed_nvme::{
-    CompletionEntry, DriveIdentity, HmbIoMetadata, HmbIoSlots, IdentifyController, LogPage, Status,
-    SubmissionEntry, register,
+    CompletionEntry, DriveIdentity, ErrorEntry, HmbIoControl, HmbIoMetadata, HmbIoSlots, IdentifyController,
+    IdentifyNamespace, LogPage, Status, SubmissionEntry, register,
 };
 use nvmed_sys::sync::Mutex;
-use nvmed_units::CommandId;
-use nvmed_vdev::{Arrival, Clock, ControllerConfig, FaultPlan};
+use nvmed_sys::{Mapping, Pages};
+use nvmed_units::{CommandId, DeviceAddress};
+use nvmed_vdev::{
+    Arrival, Clock, Controller, ControllerConfig, FaultPlan, FileOptions, Flush, KeptDrive, Media,
+};
 use proptest::prelude::*;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use zerocopy::FromBytes;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 const CLOCKS: [Clock; 3] = [Clock::Inline, Clock::Threaded, Clock::Virtual];
 const READ: u32 = HmbIoMetadata::READ;
@@ -130,7 +135,7 @@ fn a_command_arrives_when_its_metadata_is_there_and_takes_a_reads_time() {
     assert!(host.run(0, READ, byte_of(3), PAGE as u32).is_success());
     let arrived = rung + READ_NS[2];
     let [arrival] = arrivals.lock()[..] else { panic!("one command") };
-    assert_eq!((arrival.queue, arrival.opcode, arrival.time_ns), (0, 0xc4, arrived));
+    assert_eq!((arrival.queue, arrival.opcode, arrival.time_ns), (0, 2, arrived));
     assert!(arrival.command.urgent);
     assert_eq!(arrival.due_ns, Some(arrived + READ_NS[0] + READ_NS[1]));
 }
@@ -282,6 +287,62 @@ fn a_small_buffer_has_few_or_small_slots() {
     assert!(host.lend().is(Status::INVALID_FIELD), "below HMMIN");
 }
 
+/// A range of the list that lies in two mappings: the host counts from its begin, and no slot is in both.
+#[test]
+fn a_range_of_two_mappings_is_one_segment() {
+    let mut host = SlotHost::new(config(Clock::Inline), 1, 16);
+    let halves = [0, 1].map(|_| Arc::new(Mapping::anonymous(8 * PAGE, Pages::Base).unwrap()));
+    let begin = DeviceAddress(0x4000_0000_0000);
+    for (half, at) in halves.iter().zip([begin, begin.plus(8 * PAGE as u64)]) {
+        host.host.device.controller().map_at(at, Arc::clone(half)).unwrap();
+    }
+    host.addresses[0] = Some(begin);
+    assert!(host.lend().is_success());
+    let asked = HmbIoSlots { slots: 4, pages: 4 };
+    let done = host.host.admin(SubmissionEntry { cdw11: asked.dword(), ..set_feature(0xc1) });
+    assert_eq!(HmbIoSlots::of(done.result), HmbIoSlots { slots: 3, pages: 4 });
+    let mut bytes = [0; size_of::<HmbIoControl>()];
+    halves[0].read(0, &mut bytes);
+    let places = HmbIoControl::read_from_bytes(&bytes).unwrap().places;
+    let of = |slot: usize| (places[slot].data.segment, places[slot].data.offset as usize / PAGE);
+    assert_eq!([of(0), of(1), of(2)], [(0, 2), (0, 8), (0, 12)]);
+    let metadata = HmbIoMetadata::new(READ, byte_of(6), PAGE as u32, 1);
+    halves[0].write(places[2].metadata.offset as usize, metadata.as_bytes());
+    assert!(host.host.admin(metadata.command(CommandId(1), 2)).status().is_success());
+    let mut page = [0; PAGE];
+    halves[1].read(4 * PAGE, &mut page);
+    assert_eq!(page, [6; PAGE]);
+}
+
+/// Where a thread serves the drive, and late, a command has its doorbell's time.
+#[test]
+fn a_doorbell_has_its_own_time() {
+    let mut host = SlotHost::with_slots(config(Clock::Threaded), FOUR);
+    let (arrivals, (release, released)) =
+        (Arc::new(Mutex::new(Vec::<Arrival>::new())), mpsc::channel::<()>());
+    let (begun, begins) = mpsc::channel();
+    let told = Arc::clone(&arrivals);
+    host.host.device.controller().record_arrivals(Box::new(move |arrival| {
+        told.lock().extend(arrival);
+        // The first one holds the thread up. Later, nobody is there any more.
+        let _ = begun.send(()).map(|()| released.recv());
+    }));
+    let read = host.host.data(2, 0, 8, PAGE);
+    host.host.submit(read);
+    begins.recv().unwrap();
+    let before = host.host.device.now_ns();
+    host.submit(0, READ, byte_of(50), PAGE as u32);
+    let rung = host.host.device.now_ns();
+    while host.host.device.now_ns() < rung + READ_NS[2] {}
+    let late = host.host.device.now_ns();
+    drop((begins, release));
+    assert!(host.wait().status().is_success() && host.host.rings[1].wait().status().is_success());
+    let arrival = arrivals.lock()[1];
+    assert_eq!((arrival.queue, arrival.command.start), (0, byte_of(50)));
+    assert!(arrival.time_ns >= before + READ_NS[2], "before it was rung");
+    assert!(arrival.time_ns <= late, "when the thread looked");
+}
+
 /// The model goes on with what slots leave of the buffer, and touches none.
 #[test]
 fn the_drive_uses_the_rest_of_the_buffer() {
@@ -294,6 +355,14 @@ fn the_drive_uses_the_rest_of_the_buffer() {
     }
     let log = host.log();
     assert!(log.host_puts >= UNITS && log.host_gets > 0, "{log:?}");
+    // And with all of it when they are given back.
+    assert!(host.ask(HmbIoSlots::default()).status().is_success());
+    (0..UNITS).for_each(|unit| assert!(unit_is(&mut host, unit, unit as u8)));
+    let mut page = [0; PAGE];
+    host.memory[0].read(0, &mut page);
+    assert_ne!(page[..8], HmbIoControl::MAGIC, "the first page is the drive's again");
+    assert!(host.ask(FOUR).status().is_success());
+    (0..UNITS).for_each(|unit| assert!(unit_is(&mut host, unit, unit as u8)));
     // A host that scribbles takes the drive's part away, and no slot.
     let (memory, last) = (Arc::clone(&host.memory[0]), host.data(3).1 + 8 * PAGE);
     memory.fill(last, memory.len() - last, 0x11);
@@ -489,6 +558,8 @@ fn without_the_offer_there_are_no_such_codes() {
                 status.is(Status::INVALID_FIELD) && done.is(Status::INVALID_OPCODE),
                 "{status:?}, {done:?}"
             );
+            let get = SubmissionEntry { opcode: 10, cdw10: 0xc1, ..Default::default() };
+            assert!(host.host.admin(get).status().is(Status::INVALID_FIELD));
         } else {
             assert_eq!((status.is_success(), host.granted.slots), (true, 3), "no more than are offered");
         }
@@ -597,6 +668,129 @@ fn completions_wait_for_room() {
         let mut cids: Vec<u16> = (0..8).map(|_| host.wait().cid).collect();
         cids.sort_unstable();
         assert_eq!(cids, [0x100, 0x100, 0x101, 0x101, 0x102, 0x102, 0x103, 0x103], "{clock:?}");
+    }
+}
+
+/// A drive whose blocks are worn out takes no writes by this way either, and says of which blocks.
+#[test]
+fn a_drive_that_is_read_only_refuses_writes() {
+    let mut drive = profile(64);
+    let Medium::Array(array) = &mut drive.medium else { unreachable!("it has dies") };
+    array.blocks[0].endurance = 8;
+    array.translation = Some(TranslationProfile { buffer_bytes: 0, ..TranslationProfile::default() });
+    let config = ControllerConfig { drive: Some(drive), ..config(Clock::Virtual) };
+    let mut host = SlotHost::with_slots(config, FOUR);
+    let refused = (0..100_000).find(|at| {
+        let status = host.run(0, WRITE, byte_of(at * 3 % UNITS), PAGE as u32);
+        assert!(status.is_success() || status.is(Status::WRITE_PROTECTED), "{status:?}");
+        !status.is_success()
+    });
+    let refused = refused.expect("blocks wear out") * 3 % UNITS;
+    let entry = SubmissionEntry { opcode: 2, nsid: 0, cdw10: 15 << 16 | 1, ..host.host.data(2, 0, 1, PAGE) };
+    assert!(host.host.admin(SubmissionEntry { cdw11: 0, cdw12: 0, ..entry }).status().is_success());
+    let mut newest = ErrorEntry::new_zeroed();
+    host.host.memory.read(DATA, newest.as_mut_bytes());
+    assert_eq!((newest.sq_id, newest.cid, newest.lba), (0, 0x100, refused * 8));
+    assert!(host.run(0, READ, byte_of(refused), PAGE as u32).is_success());
+}
+
+/// What was written with FUA is in flash when it completes, whatever becomes of the process then.
+#[test]
+fn what_is_written_with_fua_outlives_the_drive() {
+    for (fua, used) in [(0, 0), (HmbIoMetadata::FUA, 8)] {
+        let place = Place::new("hmb-io");
+        let image = place.image();
+        let profile = profile(64);
+        let open = |size| {
+            let path = image.clone();
+            Media::file(FileOptions { path, size, flush: Flush::Process, lock: false }).unwrap()
+        };
+        let media = open(Some(byte_of(UNITS)));
+        let drive = KeptDrive::create((&image, &media, Flush::Process), (&profile, "# a drive\n"), false);
+        let host = Host::of(Controller::with_kept_drive(config(Clock::Inline), media, drive.unwrap()));
+        let mut host = SlotHost::of(host, 1, 64);
+        host.host.enable();
+        assert!(host.lend().is_success() && host.ask(FOUR).status().is_success());
+        assert!(host.run(0, WRITE | fua, byte_of(10), PAGE as u32).is_success());
+        // As a process that is killed.
+        std::mem::forget(host);
+        let media = open(None);
+        let drive = KeptDrive::open((&image, &media, Flush::Process), &profile).unwrap();
+        let mut host = Host::of(Controller::with_kept_drive(config(Clock::Inline), media, drive));
+        host.enable();
+        let entry = SubmissionEntry { opcode: 6, cdw10: 0, cdw11: 0, cdw12: 0, ..host.data(6, 0, 1, PAGE) };
+        assert!(host.admin(entry).status().is_success());
+        let mut bytes = [0; PAGE];
+        host.memory.read(DATA, &mut bytes);
+        assert_eq!(IdentifyNamespace::read_from_bytes(&bytes).unwrap().nuse, used);
+    }
+}
+
+/// Slots beside a busy queue, a namespace whose size changes and mappings that come and go, each by its own thread.
+#[test]
+fn slots_work_beside_other_threads() {
+    for clock in [Clock::Inline, Clock::Threaded] {
+        let mut host = SlotHost::with_slots(config(clock), FOUR);
+        let mut ring = host.host.open(2);
+        let device = Arc::clone(&host.host.device);
+        let has_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_ended.load(Ordering::Relaxed) {
+                    (0..6).for_each(|unit| ring.place(ring.data(2, unit * 8, 8, PAGE)));
+                    ring.ring();
+                    (0..6).for_each(|_| assert!(ring.wait().status().is_success()));
+                }
+            });
+            scope.spawn(|| {
+                let memory = Arc::new(Mapping::anonymous(PAGE, Pages::Base).unwrap());
+                while !has_ended.load(Ordering::Relaxed) {
+                    device.controller().resize(byte_of(UNITS - 1)).unwrap();
+                    device.controller().resize(byte_of(UNITS)).unwrap();
+                    device.unmap(device.map(Arc::clone(&memory)).unwrap());
+                }
+            });
+            (0..150).for_each(|round| one_round(&mut host, round));
+            has_ended.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(host.log().host_given_up, 0, "{clock:?}");
+    }
+}
+
+/// Writes units and reads them back, each through a slot; some rounds are cut short.
+fn one_round(host: &mut SlotHost, round: u64) {
+    for slot in 0..4 {
+        let byte = (round + u64::from(slot)) as u8;
+        host.fill(slot, 0, PAGE, byte);
+        host.place(slot, WRITE, byte_of(round % 60 * 4 + u64::from(slot)), PAGE as u32);
+    }
+    host.host.ring(0);
+    let ends = match round % 10 {
+        3 => Some(abort(0x102)),
+        6 => Some(SubmissionEntry { cid: 0x77, ..set_feature(0xc1) }),
+        9 => Some(SubmissionEntry { cid: 0x77, ..set_feature(0x0d) }),
+        _ => None,
+    };
+    if let Some(entry) = ends {
+        host.host.place(0, entry);
+        host.host.ring(0);
+    }
+    for _ in 0..4 + u64::from(ends.is_some()) {
+        let done = host.wait();
+        let is_ended = ends.is_some() && done.status().is(Status::ABORT_REQUESTED);
+        assert!(done.status().is_success() || is_ended, "{round}: {:?}", done.status());
+    }
+    match round % 10 {
+        3 => {}
+        6 => assert!(host.ask(FOUR).status().is_success()),
+        9 => assert!(host.lend().is_success() && host.ask(FOUR).status().is_success()),
+        _ => {
+            for slot in 0..4 {
+                let unit = round % 60 * 4 + u64::from(slot);
+                assert!(host.run(3 - slot, READ, byte_of(unit), PAGE as u32).is_success());
+                assert_eq!(host.read(3 - slot, 0, PAGE), [(round + u64::from(slot)) as u8; PAGE]);
+            }
+        }
     }
 }
 

@@ -99,6 +99,11 @@ impl SlotHost {
             assert!(host.io(host.data(1, unit * 8, 8, PAGE)).status().is_success());
         }
         assert!(host.io(flush()).status().is_success());
+        Self::of(host, count, pages)
+    }
+
+    /// As [`Self::new`], of a host that there is.
+    pub fn of(host: Host, count: usize, pages: u32) -> Self {
         let new = |_| Arc::new(Mapping::anonymous(pages as usize * PAGE, Pages::Base).unwrap());
         let memory: Vec<Arc<Mapping>> = (0..count).map(new).collect();
         memory.iter().for_each(|memory| memory.fill(0, memory.len(), UNTOUCHED));
