@@ -5,8 +5,10 @@
 //! `vdev` implements one. Invariant: a device reaches mapped memory and nothing else.
 #![forbid(unsafe_code)]
 
+mod bell;
 mod space;
 
+pub use bell::Bell;
 pub use nvmed_sys::monotonic_ns;
 pub use nvmed_units::DeviceAddress;
 pub use space::{AddressSpace, DmaFault, View};

@@ -273,6 +273,21 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// As [`Mapping::foreign`], of a file whose memory is durable itself: what is written back from the processor's
+    /// caches is, with the host's notes of where it lies (`MAP_SYNC`).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the file has no such memory; what `mmap` answers.
+    pub fn foreign_direct(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, Errno> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC | MapFlags::NORESERVE;
+        // SAFETY: a null hint; the mapping touches no existing memory.
+        let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, flags, fd, offset)? };
+        let mut mapping = Self::adopt(base, len, Pages::Base, Some((fd, offset)));
+        mapping.guard = Guard::new(base.addr(), len);
+        Ok(mapping)
+    }
+
     /// Whether a touch of this memory has met nothing, because its file was cut short or the host could not read it:
     /// from then on what is copied may be zeroes, and what is stored may be lost.
     #[must_use]
@@ -453,6 +468,21 @@ impl Mapping {
     pub fn sync(&self) -> Result<(), Errno> {
         // SAFETY: the range is ours and stays mapped during the call.
         unsafe { rustix::mm::msync(self.base.as_ptr().cast(), self.len, MsyncFlags::SYNC) }
+    }
+
+    /// As [`Mapping::sync`], of the pages of a range.
+    ///
+    /// # Errors
+    /// What `msync` answers.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    pub fn sync_range(&self, offset: usize, len: usize) -> Result<(), Errno> {
+        let begin = offset & !4095;
+        let len = offset - begin + len;
+        let base = self.at(begin, len);
+        // SAFETY: the range is ours by `at`, begins on a page, and stays mapped during the call.
+        unsafe { rustix::mm::msync(base.cast(), len, MsyncFlags::SYNC) }
     }
 }
 

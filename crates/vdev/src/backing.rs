@@ -1,7 +1,7 @@
 //! A medium that lies elsewhere: blocks of another device, a part of one.
 
-use crate::media::PAGE_BYTES;
 use core::fmt::Debug;
+use nvmed_image::PAGE_BYTES;
 use nvmed_nvme::Status;
 use nvmed_sys::Mapping;
 

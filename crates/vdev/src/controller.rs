@@ -2,20 +2,20 @@
 
 use crate::admin::AdminState;
 use crate::arbiter::URGENT;
-use crate::bell::Bell;
 use crate::config::{Clock, ControllerConfig};
 use crate::counters::{Counters, ErrorLog};
 use crate::directive::{StreamUse, Streams};
 use crate::drive::Drive;
 use crate::group::Group;
-use crate::identity::Identity;
 use crate::kept::KeptDrive;
 use crate::media::Media;
 use crate::pending::Pending;
 use crate::probe::Doorbells;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::time::Time;
+use nvmed_dma::Bell;
 use nvmed_dma::{AddressSpace, DeviceAddress, Distant, MapError};
+use nvmed_image::Identity;
 use nvmed_nvme::register::{self, AdminQueueAttributes, Capabilities, Configuration, ControllerStatus};
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_sys::{Mapping, QuietFd};

@@ -10,11 +10,11 @@ use crate::group::Due;
 use crate::host_memory::HostMemory;
 use crate::io_slots::{HmbIo, HmbIoCounts};
 use crate::kept::{DriveFlash, Kept, KeptDrive, Life, empty};
-use crate::media::Span;
 use crate::outstanding::OutstandingCommand;
 use crate::recorder::{ArrivalSink, Recorder};
 use crate::time::NEVER;
 use nvmed_flash::{Command, Profile};
+use nvmed_image::Span;
 use nvmed_sys::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 

@@ -6,9 +6,9 @@ use crate::drive_layout::{
     Checkpoint, File, HEAD_MAGIC, HEADER_BYTES, HEADER_MAGIC, Head, Header, LIFE_COUNTERS, Layout, PAGE,
     PROFILE_BYTES_MAX, VERSION,
 };
-use crate::file::Flush;
 use crate::media::Media;
 use nvmed_flash::{BLOCK_WORDS, Flash, Profile, Words};
+use nvmed_image::Flush;
 use nvmed_sys::QuietFd;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};

@@ -2,11 +2,11 @@
 
 use crate::controller::Controller;
 use crate::io_error::IoError;
-use crate::media::Span;
 use crate::probe::Fetched;
 use crate::prp::PrpWalk;
 use nvmed_dma::View;
 use nvmed_flash::{Command, Kind};
+use nvmed_image::Span;
 use nvmed_nvme::{DsmRange, IoOpcode, Status, SubmissionEntry};
 use nvmed_stamps::Op;
 use nvmed_sys::Mapping;

@@ -1,7 +1,7 @@
 //! Why an I/O command failed, and where: the error log names the first block (Base 2.0, 5.16.1.2).
 
 use crate::controller::Controller;
-use crate::media::Span;
+use nvmed_image::Span;
 use nvmed_nvme::Status;
 use nvmed_units::Lba;
 

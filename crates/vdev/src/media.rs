@@ -1,16 +1,12 @@
 //! What the controller stores blocks in.
 
 use crate::backing::{self, Backing};
-use crate::error::MediaError;
-use crate::file::{FileMedium, FileOptions};
-use crate::identity::Identity;
 use crate::volatile::Volatile;
+use nvmed_image::{FileOptions, Identity, Image, MediaError, PAGE_BYTES, Span, check_size};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes in a page of every host memory and medium.
-pub(crate) const PAGE_BYTES: u64 = 4096;
 const PAGE: usize = PAGE_BYTES as usize;
 /// Bytes that a processor fetches at once.
 const CACHE_LINE: usize = 64;
@@ -26,7 +22,7 @@ pub struct Media(Medium);
 enum Medium {
     Ram(Mapping, AtomicU64),
     Null(AtomicU64),
-    File(FileMedium),
+    File(Image),
     Volatile(Box<Volatile>),
     Backed(Box<dyn Backing>),
 }
@@ -47,7 +43,8 @@ impl Media {
     pub fn ram_with_room(bytes: u64, room: u64, pages: Pages) -> Result<Self, MediaError> {
         check_size("media=dram", bytes)?;
         check_size("media=dram", room.max(bytes))?;
-        let len = usize::try_from(room.max(bytes)).map_err(|_| MediaError::size("media=dram", room))?;
+        let len = usize::try_from(room.max(bytes))
+            .map_err(|_| MediaError::Size { path: "media=dram".to_owned(), bytes: room })?;
         let memory = Mapping::anonymous(len, pages).map_err(|errno| MediaError::Memory { bytes, errno })?;
         Ok(Self(Medium::Ram(memory, AtomicU64::new(bytes))))
     }
@@ -66,7 +63,7 @@ impl Media {
     /// # Errors
     /// It cannot be opened, is no image, or is in use.
     pub fn file(options: FileOptions) -> Result<Self, MediaError> {
-        FileMedium::open(options).map(|file| Self(Medium::File(file)))
+        Image::open(options).map(|file| Self(Medium::File(file)))
     }
 
     /// `inner` behind a write cache that loses its content with the process: what is neither flushed nor
@@ -236,27 +233,6 @@ impl Media {
     }
 }
 
-/// A range of a medium, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
-    pub offset: u64,
-    pub bytes: u64,
-}
-
-impl Span {
-    /// So many bytes from `offset` on.
-    #[inline]
-    pub fn new(offset: u64, bytes: usize) -> Self {
-        Self { offset, bytes: bytes as u64 }
-    }
-
-    /// Where it ends.
-    #[inline]
-    pub fn end(self) -> u64 {
-        self.offset + self.bytes
-    }
-}
-
 /// From this length on, giving pages back is cheaper than filling them, whose memory it also frees.
 const RELEASE_BYTES: usize = 256 << 10;
 
@@ -267,12 +243,4 @@ fn zero_memory(memory: &Mapping, offset: usize, len: usize) {
     }
     memory.fill(offset, begin - offset, 0);
     memory.fill(end, offset + len - end, 0);
-}
-
-/// A device is a whole number of pages, at least one.
-pub(crate) fn check_size(place: &str, bytes: u64) -> Result<(), MediaError> {
-    if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
-        return Err(MediaError::size(place, bytes));
-    }
-    Ok(())
 }

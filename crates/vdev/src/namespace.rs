@@ -1,8 +1,8 @@
 //! The namespace's size, which may change while the controller runs (Base 2.0, 5.2: notices).
 
 use crate::controller::Controller;
-use crate::error::MediaError;
 use crate::io_command::NSID;
+use nvmed_image::MediaError;
 use nvmed_nvme::AsyncEvent;
 use std::sync::atomic::Ordering;
 

@@ -1,7 +1,7 @@
 //! Physical Region Pages: where a command's data lies in host memory (Base 2.0, 4.1.1).
 
-use crate::media::PAGE_BYTES;
 use nvmed_dma::{DeviceAddress, View};
+use nvmed_image::PAGE_BYTES;
 use nvmed_nvme::{Status, SubmissionEntry};
 use nvmed_sys::Mapping;
 use std::sync::atomic::Ordering;

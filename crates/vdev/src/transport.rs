@@ -1,10 +1,10 @@
 //! The in-process attachment of a controller, and its thread.
 
 use crate::arbiter::Arbiter;
-use crate::bell::Bell;
 use crate::config::Clock;
 use crate::controller::Controller;
 use crate::time::NEVER;
+use nvmed_dma::Bell;
 use nvmed_dma::{DeviceAddress, MapError, Transport, Waited};
 use nvmed_sys::Mapping;
 use rustix::fd::BorrowedFd;

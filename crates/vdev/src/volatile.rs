@@ -1,8 +1,9 @@
 //! A write cache that is lost with the process: a power cut is a SIGKILL.
 
-use crate::error::MediaError;
-use crate::identity::Identity;
-use crate::media::{Media, PAGE_BYTES, Span};
+use crate::media::Media;
+use nvmed_image::Identity;
+use nvmed_image::MediaError;
+use nvmed_image::{PAGE_BYTES, Span};
 use nvmed_nvme::Status;
 use nvmed_sys::sync::Mutex;
 use nvmed_sys::{Mapping, Pages};

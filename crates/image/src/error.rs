@@ -17,12 +17,21 @@ pub enum MediaError {
         hint: &'static str,
     },
     /// It is neither a regular file nor memory.
-    #[error("{path} is {what}; a virtual device needs a regular file")]
+    #[error("{path} is {what}; an image is a regular file")]
     NotAFile {
         /// The image.
         path: String,
         /// What it is.
         what: &'static str,
+    },
+    /// Its file system has no memory that is durable itself.
+    #[error(
+        "{path}: its file system cannot map memory directly (DAX, MAP_SYNC); leave out flush=dax, or put the file on \
+         persistent memory mounted with -o dax"
+    )]
+    NotDirect {
+        /// The image.
+        path: String,
     },
     /// The size fits no device.
     #[error(
@@ -81,6 +90,7 @@ impl MediaError {
         match self {
             Self::Open { errno, .. } | Self::Memory { errno, .. } | Self::Resize { errno, .. } => *errno,
             Self::Room { .. } => Errno::NOSPC,
+            Self::NotDirect { .. } => Errno::OPNOTSUPP,
             Self::NotAFile { .. } | Self::Size { .. } => Errno::INVAL,
             Self::InUse { .. } => Errno::BUSY,
         }

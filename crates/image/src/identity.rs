@@ -14,18 +14,20 @@ const CONTROLLER_IDS: u64 = 0xfff0;
 
 /// 128 bits that no two media share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity(u128);
+pub struct Identity(u128);
 
 impl Identity {
     /// Of a medium that a serial number tells from all others.
     pub const NONE: Self = Self(0);
 
     /// As it is written down.
+    #[must_use]
     pub fn bytes(self) -> [u8; 16] {
         self.0.to_le_bytes()
     }
 
     /// Of a medium that ends with its process.
+    #[must_use]
     pub fn drawn() -> Self {
         let mut bytes = [0; 16];
         // Linux gives so few bytes always, once it has started.
@@ -73,17 +75,20 @@ impl Identity {
     }
 
     /// The serial number of a device that was given none: 20 characters.
+    #[must_use]
     pub fn serial(self) -> String {
         format!("nvmed-{:014x}", self.0 >> 72)
     }
 
     /// Controller identifier: two controllers that were given one serial number are in one subsystem.
+    #[must_use]
     pub fn controller(self) -> u16 {
         1 + (fnv(&self.0.to_le_bytes()) % (CONTROLLER_IDS - 1)) as u16
     }
 
     /// A locally administered identifier of the namespace. Two images that were given one serial number differ in
     /// it, and so do two copies of one image that were given two.
+    #[must_use]
     pub fn eui64(self, serial: &str) -> [u8; 8] {
         let mut bytes = fnv(&[&self.0.to_le_bytes(), serial.as_bytes()].concat()).to_be_bytes();
         bytes[0] = 0x02;

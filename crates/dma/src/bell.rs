@@ -15,7 +15,7 @@ const MASKED: u8 = 2;
 /// One interrupt vector, or the device thread's bell. Vectors of different processors share no cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Bell {
+pub struct Bell {
     mode: AtomicU8,
     /// Rung while masked.
     held: AtomicBool,
@@ -31,6 +31,7 @@ pub(crate) struct Bell {
 
 impl Bell {
     /// A bell whose rings count from the begin.
+    #[must_use]
     pub fn watched() -> Self {
         Self { mode: AtomicU8::new(WATCHED), ..Self::default() }
     }
@@ -42,6 +43,8 @@ impl Bell {
         watched(self.mode.load(Ordering::Acquire)) || watched(self.mode.fetch_or(WATCHED, Ordering::SeqCst))
     }
 
+    /// Rings so far, as far as they count.
+    #[must_use]
     pub fn count(&self) -> u32 {
         self.count.load(Ordering::SeqCst)
     }
@@ -95,11 +98,13 @@ impl Bell {
         }
     }
 
+    /// Holds rings back from now on.
     pub fn mask(&self) {
         self.mode.fetch_or(MASKED, Ordering::SeqCst);
     }
 
-    pub(crate) fn unmask(&self) {
+    /// Lets rings through again, with one for those that were held back.
+    pub fn unmask(&self) {
         self.mode.fetch_and(!MASKED, Ordering::SeqCst);
         self.release();
     }
@@ -126,6 +131,7 @@ impl Bell {
     }
 
     /// A descriptor that becomes readable when the count changes, or `None` when the host has none left.
+    #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         if self.event.get().is_none() {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;

@@ -1,4 +1,4 @@
-//! A file as medium, mapped into memory.
+//! A file, mapped into memory.
 //!
 //! Blocks are copied from and to the mapping, without a system call. What a mapping does badly is
 //! done by calls: a store to a hole of a full host file system is a SIGBUS, so the first write to a chunk
@@ -6,9 +6,15 @@
 //! tmpfs does), so holes are not touched by reads.
 
 use crate::error::MediaError;
+mod chunk;
+mod sync;
+
+pub use sync::{Owed, SyncCall};
+
 use crate::holder;
 use crate::identity::Identity;
-use crate::media::{PAGE_BYTES, Span, check_size};
+use crate::span::{PAGE_BYTES, Span, check_size};
+use chunk::{CHUNK_BYTES, Chunk, chunks};
 use nvmed_nvme::Status;
 use nvmed_sys::sync::Mutex;
 use nvmed_sys::{Mapping, Pages, QuietFd};
@@ -17,10 +23,7 @@ use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFro
 use rustix::io::Errno;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-
-/// Bytes allocated and mapped at once: big enough that the calls do not show in sequential writes, small
-/// enough that a program which writes one block does not wait.
-const CHUNK_BYTES: u64 = 128 << 10;
+use sync::Syncing;
 
 /// What Flush means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,20 +71,29 @@ impl ImageLock {
     }
 }
 
-/// Chunks noted by one look at the host, 8 GiB: a bound on the time that the look takes.
-const SURVEY_CHUNKS: u64 = 65_536;
-
 /// How many times its size an image can have while it is open: addresses cost nothing.
 const ROOM: u64 = 16;
 /// Addresses that one image takes at most beyond its size, of the 128 TiB that a process has.
 const ROOM_BYTES_MAX: u64 = 1 << 42;
 
+/// How an image's bytes are memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mapped {
+    /// By the host's page cache.
+    Pages,
+    /// Themselves: what is written back from the processor's caches is durable (`MAP_SYNC`).
+    Directly,
+}
+
 /// Maps an image with room behind it, or, where the host gives no such room, without.
-fn map(fd: &OwnedFd, bytes: u64) -> Result<Mapping, Errno> {
+fn map(fd: &OwnedFd, bytes: u64, mapped: Mapped) -> Result<Mapping, Errno> {
     let len = usize::try_from(bytes).map_err(|_| Errno::FBIG)?;
     let room = bytes.saturating_mul(ROOM).min(ROOM_BYTES_MAX).max(bytes) as usize;
     // Whoever else has the file can cut it short.
-    let shared = |len| Mapping::foreign(fd.as_fd(), 0, len);
+    let shared = |len| match mapped {
+        Mapped::Pages => Mapping::foreign(fd.as_fd(), 0, len),
+        Mapped::Directly => Mapping::foreign_direct(fd.as_fd(), 0, len),
+    };
     shared(room).or_else(|_| shared(len))
 }
 
@@ -94,36 +106,35 @@ fn page_at_end(fd: impl AsFd, bytes: u64) -> u64 {
     if rustix::fs::seek(fd, SeekFrom::Data(last)) == Ok(last) { last } else { NO_PAGE }
 }
 
-/// What is known of a chunk, one byte a chunk; a new state is all zeroes.
-mod chunk {
-    /// Nothing: the host was not asked yet.
-    pub(crate) const UNKNOWN: u8 = 0;
-    /// It is a hole throughout: reads are zeroes.
-    pub(crate) const HOLE: u8 = 1;
-    /// It has data and holes: loads could allocate, so it is read by calls.
-    pub const MIXED: u8 = 2;
-    /// It is allocated throughout: loads and stores are safe.
-    pub(crate) const OWNED: u8 = 3;
+/// A part of what is read.
+#[derive(Clone, Copy, Debug)]
+pub enum Piece<'a> {
+    /// Memory, which others may be writing.
+    Memory {
+        /// The file's.
+        memory: &'a Mapping,
+        /// Where in it.
+        at: usize,
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// Bytes that came by a call, or of a hole.
+    Bytes(&'a [u8]),
 }
 
-/// Whether there is something to make persistent.
-#[derive(Debug)]
-struct Syncing {
-    /// The host failed to. It may have dropped what it could not write, so that a later success would lie:
-    /// every flush fails from then on.
-    failed: bool,
-}
+/// What a hole holds.
+static ZEROES: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 
-/// An image, open and mapped.
+/// A file, open and mapped.
 #[derive(Debug)]
-pub(crate) struct FileMedium {
+pub struct Image {
     fd: QuietFd,
     identity: Identity,
     /// The image and, behind its end, addresses to grow into; only what is below `bytes` is touched.
     memory: Mapping,
     bytes: AtomicU64,
     flush: Flush,
-    /// A byte a chunk, see [`chunk`]. Its pages appear when touched, so that opening does not depend on the size.
+    /// A byte a chunk, see `chunk`. Its pages appear when touched, so that opening does not depend on the size.
     states: Mapping,
     /// Held while chunks are allocated or punched, so that a state never says more than the file has.
     shaping: Mutex<()>,
@@ -138,8 +149,24 @@ pub(crate) struct FileMedium {
     syncing: Mutex<Syncing>,
 }
 
-impl FileMedium {
+impl Image {
+    /// Opens a file, whose bytes are the host's page cache.
+    ///
+    /// # Errors
+    /// It cannot be opened, is no image, or is in use.
     pub fn open(options: FileOptions) -> Result<Self, MediaError> {
+        Self::open_as(options, Mapped::Pages)
+    }
+
+    /// Opens a file of memory that is durable itself (`MAP_SYNC`, a DAX file system).
+    ///
+    /// # Errors
+    /// As [`Image::open`]; [`MediaError::NotDirect`] where the host has no such memory.
+    pub fn open_direct(options: FileOptions) -> Result<Self, MediaError> {
+        Self::open_as(options, Mapped::Directly)
+    }
+
+    fn open_as(options: FileOptions, mapped: Mapped) -> Result<Self, MediaError> {
         let path = options.path.display().to_string();
         let fail = |errno| MediaError::Open { path: path.clone(), errno, hint: hint(errno) };
         if let Some(size) = options.size {
@@ -169,7 +196,10 @@ impl FileMedium {
         check_size(&path, bytes)?;
         nvmed_sys::survive_cut_files()
             .map_err(|error| fail(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)))?;
-        let memory = map(&fd, bytes).map_err(fail)?;
+        let memory = map(&fd, bytes, mapped).map_err(|errno| match errno {
+            Errno::OPNOTSUPP if mapped == Mapped::Directly => MediaError::NotDirect { path: path.clone() },
+            errno => fail(errno),
+        })?;
         // A child would keep the image open, and so locked, after its parent is gone.
         memory.forbid_fork().map_err(fail)?;
         let chunks = memory.len().div_ceil(CHUNK_BYTES as usize);
@@ -190,20 +220,28 @@ impl FileMedium {
         })
     }
 
+    /// Its size in bytes.
+    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
 
+    /// What tells it from other images, the same at each opening.
+    #[must_use]
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
     /// Bytes that it can grow to without a new mapping.
+    #[must_use]
     pub fn room(&self) -> u64 {
         self.memory.len() as u64
     }
 
     /// Changes the size, within the room. Nobody touches what goes.
+    ///
+    /// # Errors
+    /// What the host answers.
     pub fn resize(&self, bytes: u64) -> Result<(), MediaError> {
         let _shaping = self.shaping.lock();
         let before = self.bytes();
@@ -237,44 +275,82 @@ impl FileMedium {
         self.states.u8(chunk.0 as usize)
     }
 
+    /// Copies `len` bytes at `offset` to `to_offset` of `to`.
+    ///
+    /// # Errors
+    /// The host cannot read them, or the file was cut short.
+    ///
+    /// # Panics
+    /// When a range is not inside what it is of.
     #[inline]
     pub fn read(&self, offset: u64, to: &Mapping, to_offset: usize, len: usize) -> Result<(), Status> {
+        self.load(Span::new(offset, len), |done, piece| match piece {
+            Piece::Memory { memory, at, bytes } => memory.copy(at, to, to_offset + done, bytes),
+            Piece::Bytes(bytes) => to.write(to_offset + done, bytes),
+        })
+    }
+
+    /// Gives a range to `take`, piece by piece, each with how much was before it. What was given may be given once
+    /// more, since the file may have been cut meanwhile: what comes last counts.
+    ///
+    /// # Errors
+    /// The host cannot read it, or the file was cut short.
+    #[inline]
+    pub fn load(&self, span: Span, mut take: impl FnMut(usize, Piece<'_>)) -> Result<(), Status> {
         if self.memory.is_cut() {
-            return self.read_by_call(offset, to, to_offset, len);
+            return self.read_by_call(span, 0, &mut take);
         }
-        for (at, part) in chunks(Span::new(offset, len)) {
-            let into = to_offset + (at - offset) as usize;
+        for (at, part) in chunks(span) {
+            let done = (at - span.offset) as usize;
             if self.state(Chunk::of(at)).load(Ordering::Acquire) == chunk::OWNED {
-                self.memory.copy(at as usize, to, into, part as usize);
+                take(done, Piece::Memory { memory: &self.memory, at: at as usize, bytes: part as usize });
             } else {
-                self.read_with_care(at, to, into, part as usize)?;
+                self.read_with_care(Span { offset: at, bytes: part }, done, &mut take)?;
             }
         }
         // What was copied may be zeroes that are not the image's.
-        if self.memory.is_cut() { self.read_by_call(offset, to, to_offset, len) } else { Ok(()) }
+        if self.memory.is_cut() { self.read_by_call(span, 0, &mut take) } else { Ok(()) }
     }
 
     /// Reads from a chunk that may have holes.
     #[cold]
-    fn read_with_care(&self, at: u64, to: &Mapping, into: usize, len: usize) -> Result<(), Status> {
-        match self.survey(Chunk::of(at)) {
-            chunk::HOLE => to.fill(into, len, 0),
-            chunk::OWNED => self.memory.copy(at as usize, to, into, len),
-            _ => return self.read_by_call(at, to, into, len),
+    fn read_with_care(
+        &self,
+        span: Span,
+        before: usize,
+        take: &mut impl FnMut(usize, Piece<'_>),
+    ) -> Result<(), Status> {
+        let Span { offset, bytes } = span;
+        match self.survey(Chunk::of(offset)) {
+            chunk::HOLE => {
+                for done in (0..bytes as usize).step_by(ZEROES.len()) {
+                    take(before + done, Piece::Bytes(&ZEROES[..(bytes as usize - done).min(ZEROES.len())]));
+                }
+            }
+            chunk::OWNED => take(
+                before,
+                Piece::Memory { memory: &self.memory, at: offset as usize, bytes: bytes as usize },
+            ),
+            _ => return self.read_by_call(span, before, take),
         }
         Ok(())
     }
 
     #[cold]
-    fn read_by_call(&self, at: u64, to: &Mapping, into: usize, len: usize) -> Result<(), Status> {
-        let mut page = [0; 4096];
-        let mut done = 0;
+    fn read_by_call(
+        &self,
+        span: Span,
+        before: usize,
+        take: &mut impl FnMut(usize, Piece<'_>),
+    ) -> Result<(), Status> {
+        let mut page = [0; PAGE_BYTES as usize];
+        let (len, mut done) = (span.bytes as usize, 0);
         while done < len {
             let want = (len - done).min(page.len());
-            match rustix::io::pread(&self.fd, &mut page[..want], at + done as u64) {
+            match rustix::io::pread(&self.fd, &mut page[..want], span.offset + done as u64) {
                 Ok(0) => return Err(Status::UNRECOVERED_READ),
                 Ok(n) => {
-                    to.write(into + done, &page[..n]);
+                    take(before + done, Piece::Bytes(&page[..n]));
                     done += n;
                 }
                 Err(Errno::INTR) => {}
@@ -284,20 +360,44 @@ impl FileMedium {
         Ok(())
     }
 
+    /// Copies `len` bytes at `from_offset` of `from` to `offset`.
+    ///
+    /// # Errors
+    /// The host has no room or cannot write, or the file was cut short.
+    ///
+    /// # Panics
+    /// When a range is not inside what it is of.
     #[inline]
     pub fn write(&self, offset: u64, from: &Mapping, from_offset: usize, len: usize) -> Result<(), Status> {
-        if self.memory.is_cut() {
-            return self.write_by_call(Span::new(offset, len), |at, page| from.read(from_offset + at, page));
-        }
-        for (at, part) in chunks(Span::new(offset, len)) {
-            self.own(Chunk::of(at))?;
-            from.copy(from_offset + (at - offset) as usize, &self.memory, at as usize, part as usize);
-        }
+        let put = |memory: &Mapping, at: usize, done, part| from.copy(from_offset + done, memory, at, part);
+        self.store(Span::new(offset, len), put, |at, page| from.read(from_offset + at, page))?;
         self.touched(offset + len as u64);
-        if self.memory.is_cut() {
-            return self.write_by_call(Span::new(offset, len), |at, page| from.read(from_offset + at, page));
-        }
         Ok(())
+    }
+
+    /// Has `put` store to memory that the file has: it is given the memory, where to store, which bytes of the range
+    /// that is, and how many. Where the file has lost something, `fill` puts bytes from the given one of the range on
+    /// into a page, which goes by a call. What is stored so is not noted for [`Image::flush`].
+    ///
+    /// # Errors
+    /// The host has no room or cannot write, or the file was cut short.
+    #[inline]
+    pub fn store(
+        &self,
+        span: Span,
+        put: impl Fn(&Mapping, usize, usize, usize),
+        fill: impl Fn(usize, &mut [u8]),
+    ) -> Result<(), Status> {
+        if !self.memory.is_cut() {
+            for (at, part) in chunks(span) {
+                self.own(Chunk::of(at))?;
+                put(&self.memory, at as usize, (at - span.offset) as usize, part as usize);
+            }
+            if !self.memory.is_cut() {
+                return Ok(());
+            }
+        }
+        self.write_by_call(span, fill)
     }
 
     /// Writes to an image of which something is missing: what `fill` puts into a page for bytes from `at` of the
@@ -320,7 +420,6 @@ impl FileMedium {
                 Err(_) => return Err(Status::WRITE_FAULT),
             }
         }
-        self.touched(span.end());
         Ok(())
     }
 
@@ -331,26 +430,42 @@ impl FileMedium {
 
     /// Makes a range read as zeroes. `release` punches a hole, where the host can; so does a length that
     /// is cheaper to punch than to fill.
+    ///
+    /// # Errors
+    /// As [`Image::write`].
     pub fn zero(&self, span: Span, release: bool) -> Result<(), Status> {
-        if self.memory.is_cut() {
-            return self.write_by_call(span, |_, page| page.fill(0));
-        }
-        if (release || span.bytes >= CHUNK_BYTES) && self.punch(span) {
-            self.touched(span.end());
-            return Ok(());
-        }
-        for (at, part) in chunks(span) {
-            let chunk = Chunk::of(at);
-            if self.survey(chunk) != chunk::HOLE {
-                self.own(chunk)?;
-                self.memory.fill(at as usize, part as usize, 0);
+        self.store_zeroes(span, release, |memory, at, len| memory.fill(at, len, 0))?;
+        self.touched(span.end());
+        Ok(())
+    }
+
+    /// As [`Image::zero`], where no hole is punched by `put`, which is given the memory, where, and how many bytes.
+    /// What is stored so is not noted for [`Image::flush`].
+    ///
+    /// # Errors
+    /// As [`Image::write`].
+    pub(crate) fn store_zeroes(
+        &self,
+        span: Span,
+        release: bool,
+        put: impl Fn(&Mapping, usize, usize),
+    ) -> Result<(), Status> {
+        if !self.memory.is_cut() {
+            if (release || span.bytes >= CHUNK_BYTES) && self.punch(span) {
+                return Ok(());
+            }
+            for (at, part) in chunks(span) {
+                let chunk = Chunk::of(at);
+                if self.survey(chunk) != chunk::HOLE {
+                    self.own(chunk)?;
+                    put(&self.memory, at as usize, part as usize);
+                }
+            }
+            if !self.memory.is_cut() {
+                return Ok(());
             }
         }
-        self.touched(span.end());
-        if self.memory.is_cut() {
-            return self.write_by_call(span, |_, page| page.fill(0));
-        }
-        Ok(())
+        self.write_by_call(span, |_, page| page.fill(0))
     }
 
     /// Punches a hole; whether the host did.
@@ -379,29 +494,6 @@ impl FileMedium {
         true
     }
 
-    pub fn flush(&self) -> Result<(), Status> {
-        if self.flush == Flush::Process && !self.looks_cut() {
-            return Ok(());
-        }
-        let mut syncing = self.syncing.lock();
-        if syncing.failed {
-            return Err(Status::WRITE_FAULT);
-        }
-        // Pairs with the swap in `touched`, which follows the copy: what this clears is in the page cache
-        // before the call.
-        let end = self.unflushed.swap(0, Ordering::AcqRel);
-        if end == 0 {
-            return Ok(());
-        }
-        let synced = self.flush == Flush::Process || rustix::fs::fdatasync(&self.fd).is_ok();
-        // What was written and cut off since is lost, and no later flush would say so.
-        if synced && (!self.looks_cut() || self.reaches(end)) {
-            return Ok(());
-        }
-        syncing.failed = true;
-        Err(Status::WRITE_FAULT)
-    }
-
     /// Whether something of the image is missing that was stored to: by a load from the last page of that. Where that
     /// page has been discarded the host is asked, until it or a later one is stored to again.
     fn looks_cut(&self) -> bool {
@@ -414,140 +506,12 @@ impl FileMedium {
         self.memory.is_cut()
     }
 
-    /// Notes that a chunk has data throughout, before anything is stored to it. Under `shaping`.
-    fn note_owned(&self, chunk: Chunk) {
-        let end = chunk.start() + self.chunk_len(chunk);
-        if end >= self.stored_end.load(Ordering::Relaxed) {
-            self.stored_end.store(end, Ordering::Relaxed);
-            self.last_page.store(end - PAGE_BYTES, Ordering::Release);
-        }
-        self.state(chunk).store(chunk::OWNED, Ordering::Release);
-    }
-
     /// Notes a write up to `end`. A read-modify-write, also when it changes nothing: it keeps the copy before it, whose
     /// stores could otherwise still wait in this processor while another one's flush takes the mark away.
     #[inline]
     fn touched(&self, end: u64) {
         self.unflushed.fetch_max(end, Ordering::AcqRel);
     }
-
-    fn chunk_len(&self, chunk: Chunk) -> u64 {
-        CHUNK_BYTES.min(self.bytes() - chunk.start())
-    }
-
-    /// The state of a chunk; asks the host once.
-    fn survey(&self, chunk: Chunk) -> u8 {
-        let known = self.state(chunk).load(Ordering::Acquire);
-        if known != chunk::UNKNOWN {
-            return known;
-        }
-        let _shaping = self.shaping.lock();
-        if self.state(chunk).load(Ordering::Relaxed) == chunk::UNKNOWN {
-            self.ask(chunk);
-        }
-        self.state(chunk).load(Ordering::Relaxed)
-    }
-
-    /// Asks the host about a chunk, and notes what the answer says of those behind it, too: the host walks
-    /// as far as the run of data or the hole reaches, so asking for each chunk would walk it again and again.
-    fn ask(&self, chunk: Chunk) {
-        let begin = chunk.start();
-        let (state, end) = match rustix::fs::seek(&self.fd, SeekFrom::Data(begin)) {
-            // As far as the file reaches: it may have been cut.
-            Err(Errno::NXIO) => {
-                (chunk::HOLE, rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_size as u64))
-            }
-            Ok(at) if at > begin => (chunk::HOLE, at),
-            Ok(_) => {
-                let hole = rustix::fs::seek(&self.fd, SeekFrom::Hole(begin));
-                (chunk::OWNED, hole.unwrap_or(begin))
-            }
-            // A host that cannot tell.
-            Err(_) => (chunk::MIXED, begin),
-        };
-        let whole = (chunk.0..chunk.0 + SURVEY_CHUNKS)
-            .map(Chunk)
-            .take_while(|&next| next.start() < self.bytes() && next.start() + self.chunk_len(next) <= end);
-        for next in whole {
-            let known = self.state(next);
-            if known.load(Ordering::Relaxed) != chunk::UNKNOWN {
-                continue;
-            }
-            if state == chunk::OWNED {
-                self.note_owned(next);
-            } else {
-                known.store(state, Ordering::Release);
-            }
-        }
-        if self.state(chunk).load(Ordering::Relaxed) == chunk::UNKNOWN {
-            // Data and holes.
-            self.state(chunk).store(chunk::MIXED, Ordering::Release);
-        }
-    }
-
-    /// Makes stores to the chunk safe; asks the host once.
-    #[inline]
-    fn own(&self, chunk: Chunk) -> Result<(), Status> {
-        let owned = self.state(chunk).load(Ordering::Acquire) == chunk::OWNED;
-        if owned { Ok(()) } else { self.allocate(chunk) }
-    }
-
-    #[cold]
-    fn allocate(&self, chunk: Chunk) -> Result<(), Status> {
-        let before = self.survey(chunk);
-        let _shaping = self.shaping.lock();
-        let state = self.state(chunk);
-        if state.load(Ordering::Relaxed) == chunk::OWNED {
-            return Ok(());
-        }
-        let (begin, len) = (chunk.start(), self.chunk_len(chunk));
-        if !self.reaches(begin + len) {
-            return Err(Status::WRITE_FAULT);
-        }
-        match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), begin, len) {
-            // A host without fallocate allocates at the store; it says nothing about its space anyway.
-            Ok(()) | Err(Errno::OPNOTSUPP) => {}
-            Err(Errno::NOSPC | Errno::DQUOT) => return Err(Status::CAPACITY_EXCEEDED),
-            Err(_) => return Err(Status::WRITE_FAULT),
-        }
-        // All pages of a new chunk at once. Those of an old one would all be written at the next flush.
-        if before == chunk::HOLE && !self.memory.is_cut() {
-            self.memory.populate(begin as usize, len as usize);
-        }
-        self.note_owned(chunk);
-        Ok(())
-    }
-}
-
-/// A chunk of an image, counted from its first.
-#[derive(Clone, Copy)]
-struct Chunk(u64);
-
-impl Chunk {
-    /// The one that the byte `offset` is in.
-    #[inline]
-    fn of(offset: u64) -> Self {
-        Self(offset / CHUNK_BYTES)
-    }
-
-    /// Where it begins.
-    #[inline]
-    fn start(self) -> u64 {
-        self.0 * CHUNK_BYTES
-    }
-}
-
-/// A range, cut at chunk boundaries: (offset, length).
-fn chunks(span: Span) -> impl Iterator<Item = (u64, u64)> {
-    let end = span.end();
-    let mut at = span.offset;
-    std::iter::from_fn(move || {
-        (at < end).then(|| {
-            let begin = at;
-            at = ((at / CHUNK_BYTES + 1) * CHUNK_BYTES).min(end);
-            (begin, at - begin)
-        })
-    })
 }
 
 fn check_type(path: &str, kind: FileType) -> Result<(), MediaError> {
@@ -561,7 +525,7 @@ fn check_type(path: &str, kind: FileType) -> Result<(), MediaError> {
     Err(MediaError::NotAFile { path: path.to_owned(), what })
 }
 
-impl Drop for FileMedium {
+impl Drop for Image {
     fn drop(&mut self) {
         unlock(&self.fd);
     }
