@@ -444,7 +444,7 @@ impl Image {
     ///
     /// # Errors
     /// As [`Image::write`].
-    pub(crate) fn store_zeroes(
+    pub fn store_zeroes(
         &self,
         span: Span,
         release: bool,

@@ -113,6 +113,8 @@ pub enum Mutant {
     LedgerCountedEarly,
     /// A drive uses its host's memory after the host has taken it back.
     HmbAfterDisable,
+    /// What is stored to memory that keeps its bytes is not settled before it is told of.
+    NotSettled,
 }
 
 impl Mutant {
@@ -132,8 +134,8 @@ impl Mutant {
     /// Those that deaths and stops at a point show (docs/spec/points.md).
     const STRUCK: [Self; 2] = [Self::SecondLookForgotten, Self::LedgerCountedEarly];
 
-    /// Those that a test of the device notices, in the process that makes them (docs/spec/hmb.md).
-    const DEVICE: [Self; 1] = [Self::HmbAfterDisable];
+    /// Those that a test of the device notices, in the process that makes them (docs/spec/hmb.md, docs/nvm.md).
+    const DEVICE: [Self; 2] = [Self::HmbAfterDisable, Self::NotSettled];
 
     /// All others: they are noticed by what is left when the power goes.
     pub const ALL: [Self; 36] = [
