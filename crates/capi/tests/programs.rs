@@ -55,7 +55,11 @@ fn every_call_keeps_its_contract() {
     bench.run(&bench.compile(&here, Link::Static), &[]);
     let program = bench.compile(&here, Link::Shared);
     bench.run(&program, &[]);
-    for device in ["virtual:?media=dram,size=16M,clock=threaded", "virtual:?media=dram,size=16M,lba=4096"] {
+    for device in [
+        "virtual:?media=dram,size=16M,clock=threaded",
+        "virtual:?media=dram,size=16M,lba=4096",
+        "nvm:?size=16M",
+    ] {
         bench.run(&program, &[device]);
     }
     match bench.try_run(&program, &["uring:uring.img?size=16M,direct=off"]) {
@@ -71,9 +75,11 @@ fn every_file_call_keeps_its_contract() {
     let here = root().join("crates/capi/tests/c/files.c");
     bench.run(&bench.compile(&here, Link::Static), &[]);
     let program = bench.compile(&here, Link::Shared);
-    for device in
-        ["virtual:?media=dram,size=64M,clock=threaded,latency=20us", "virtual:?media=dram,size=64M,lba=4096"]
-    {
+    for device in [
+        "virtual:?media=dram,size=64M,clock=threaded,latency=20us",
+        "virtual:?media=dram,size=64M,lba=4096",
+        "nvm:?size=64M",
+    ] {
         bench.run(&program, &[device]);
     }
 }

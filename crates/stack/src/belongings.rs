@@ -21,7 +21,7 @@ impl DeviceSpec {
                 all.extend(profile.map(|name| (name.into(), "the profile of the drive")));
             }
             Self::VfioUser(spec) => all.push(((&spec.socket).into(), "the device")),
-            Self::Vfio(_) | Self::Uring(_) | Self::UringCmd(_) => {}
+            Self::Vfio(_) | Self::Uring(_) | Self::UringCmd(_) | Self::Nvm(_) => {}
         }
         all
     }

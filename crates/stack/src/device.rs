@@ -4,12 +4,14 @@ use crate::drive;
 use crate::error::StackError;
 use crate::record;
 use crate::spec::{
-    DeviceSpec, FlushTo, Medium, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec, VirtualSpec,
+    DeviceSpec, FlushTo, Medium, NvmSpec, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec,
+    VirtualSpec,
 };
 use nvmed_dma::Transport;
 use nvmed_engine::Engine;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_io::{Device, DeviceOptions};
+use nvmed_nvm::{MemoryOptions, NvmEngine, NvmOptions, Place};
 use nvmed_stamps::Stamps;
 use nvmed_sys::Pages;
 use nvmed_units::NamespaceId;
@@ -97,6 +99,7 @@ fn plain_engine(
     let transport: Arc<dyn Transport> = match spec {
         DeviceSpec::Virtual(spec) => Arc::new(attach(spec, open, stamps)?),
         DeviceSpec::Uring(spec) => return uring(spec, open),
+        DeviceSpec::Nvm(spec) => return memory(spec, open),
         DeviceSpec::Vfio(spec) => Arc::new(take(spec).map_err(|error| StackError::Vfio { error })?),
         DeviceSpec::VfioUser(spec) => Arc::new(connect(spec)?),
         DeviceSpec::UringCmd(spec) => return uring_cmd(spec, open),
@@ -199,6 +202,24 @@ fn uring(spec: &UringSpec, open: Open) -> Result<Arc<dyn Engine>, StackError> {
         lock: !matches!(open, Open::Existing { locked_by_run: true }),
     };
     let engine = UringEngine::open(&options).map_err(|error| StackError::Uring { error })?;
+    Ok(Arc::new(engine))
+}
+
+/// Memory that keeps its bytes.
+fn memory(spec: &NvmSpec, open: Open) -> Result<Arc<dyn Engine>, StackError> {
+    let made = match open {
+        Open::Create { bytes } => Some(bytes),
+        Open::Existing { .. } => None,
+    };
+    let place = if spec.path.is_empty() {
+        Place::Ram { bytes: made.or(spec.size_bytes).unwrap_or(0) }
+    } else {
+        let lock = !matches!(open, Open::Existing { locked_by_run: true });
+        Place::File { path: spec.path.clone().into(), size: made, lock }
+    };
+    let options =
+        NvmOptions { memory: MemoryOptions { place, flush: spec.flush }, lba_bytes: spec.lba_bytes };
+    let engine = NvmEngine::open(options).map_err(|error| StackError::Nvm { error })?;
     Ok(Arc::new(engine))
 }
 

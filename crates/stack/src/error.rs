@@ -6,6 +6,7 @@ use crate::spec::SpecError;
 use nvmed_engine::EngineError;
 use nvmed_fs::FsError;
 use nvmed_io::IoError;
+use nvmed_nvm::NvmError;
 use nvmed_uring::UringError;
 use nvmed_vdev::{DriveFileError, MediaError};
 use nvmed_vfio::VfioError;
@@ -92,6 +93,12 @@ pub enum StackError {
     Uring {
         /// What is wrong with it.
         error: UringError,
+    },
+    /// Memory cannot be used as a device.
+    #[error("{error}")]
+    Nvm {
+        /// What is wrong with it.
+        error: NvmError,
     },
     /// The device's profile describes no drive, or none of its size.
     #[error("{device}: {fault}")]
@@ -265,6 +272,7 @@ impl StackError {
             Self::Busy { .. } => Errno::BUSY,
             Self::Media { error } => error.errno(),
             Self::Uring { error } => error.errno(),
+            Self::Nvm { error } => error.errno(),
             Self::Io { error, .. } => error.errno(),
             Self::Fs { error, .. } => error.errno(),
             Self::RunMemory { errno, .. } | Self::Stamps { errno, .. } | Self::Memory { errno, .. } => *errno,

@@ -44,6 +44,7 @@ pub use run::{LOGS, RUN_MEMORY_VARIABLE, RunMemory, Unfinished};
 pub use serve::ServedDevice;
 pub use spared::Spared;
 pub use spec::{
-    DeviceSpec, FlushTo, Medium, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec, VirtualSpec,
+    DeviceSpec, FlushTo, Medium, NvmSpec, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec,
+    VirtualSpec,
 };
 pub use statistics::{Calls, STATISTICS_VARIABLE};

@@ -89,7 +89,9 @@ impl Lock {
         let image = |path| ImageLock::take(Path::new(path)).map_err(|error| StackError::Media { error });
         let kernel = |path| DeviceLock::take(Path::new(path)).map_err(|error| StackError::Uring { error });
         Ok(match device {
-            DeviceSpec::Virtual(_) => device.file().map(image).transpose()?.map(Self::Image),
+            DeviceSpec::Virtual(_) | DeviceSpec::Nvm(_) => {
+                device.file().map(image).transpose()?.map(Self::Image)
+            }
             DeviceSpec::Uring(spec) => Some(Self::Device(kernel(&spec.path)?)),
             DeviceSpec::UringCmd(spec) => Some(Self::Device(kernel(&spec.path)?)),
             // One process at a time can open these.

@@ -1,19 +1,22 @@
 //! A device in one string: `virtual:disk.img?media=dram,size=1G`.
 
+mod error;
+mod nvm;
+
+pub use error::SpecError;
+pub use nvm::NvmSpec;
+
 use crate::behaviour::Behaviour;
-use crate::profile::{DriveProfile, ProfileFault};
-use nvmed_flash::ProfileError;
+use crate::profile::DriveProfile;
 use nvmed_units::parse_bytes;
-use nvmed_vdev::{Clock, FaultError};
-use nvmed_vfio::{Address, NotAnAddress};
+use nvmed_vdev::Clock;
+use nvmed_vfio::Address;
 use std::fmt;
 use std::path::Path;
 
 /// What an engine may be called before a colon.
-const NAMES: [&str; 7] = ["virtual", "nvmed", "lib_nvmed.so", "vfio", "vfio-user", "uring", "uring-cmd"];
-/// Engines, for messages.
-const ENGINES: &str = "virtual (aliases nvmed, lib_nvmed.so), vfio, vfio-user, uring, uring-cmd";
-
+const NAMES: [&str; 8] =
+    ["virtual", "nvmed", "lib_nvmed.so", "vfio", "vfio-user", "uring", "uring-cmd", "nvm"];
 /// Where the bytes of a virtual device live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
@@ -48,6 +51,8 @@ pub enum DeviceSpec {
     Uring(UringSpec),
     /// `uring-cmd:/dev/ng0n1`: NVMe commands through the kernel's driver.
     UringCmd(UringCmdSpec),
+    /// `nvm:disk.img`: memory that keeps its bytes.
+    Nvm(NvmSpec),
 }
 
 /// Our own controller, in this process.
@@ -134,86 +139,6 @@ impl Default for DeviceSpec {
     fn default() -> Self {
         Self::Virtual(VirtualSpec::default())
     }
-}
-
-/// A device string that names no device.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SpecError {
-    /// No such engine.
-    #[error("unknown engine `{name}`; this version has: {ENGINES}")]
-    UnknownEngine {
-        /// As written.
-        name: String,
-    },
-    /// An engine of the plan that is not built yet.
-    #[error("engine `{name}` is not in this version, which has: {ENGINES}")]
-    NotYet {
-        /// As written.
-        name: String,
-    },
-    /// Simulated time passes in the calls of a host in the same process.
-    #[error("clock=virtual is simulated time, which does not pass for another process; take clock=threaded")]
-    SimulatedTime,
-    /// Only a virtual device can be served.
-    #[error("engine `{name}` is no virtual device; only those can be served (virtual:disk.img)")]
-    NotServed {
-        /// As written.
-        name: String,
-    },
-    /// An option is not known or its value is not.
-    #[error("device option `{option}` is not understood; engine {engine} knows: {known}")]
-    Option {
-        /// As written.
-        option: String,
-        /// The engine.
-        engine: &'static str,
-        /// Its options.
-        known: &'static str,
-    },
-    /// A fault rule is not understood.
-    #[error("device option `faults`: {error}")]
-    Faults {
-        /// What is wrong with it.
-        error: FaultError,
-    },
-    /// The drive's times make no sense.
-    #[error("the device's times, in ns: {error}")]
-    Profile {
-        /// What is wrong with them.
-        error: ProfileError,
-    },
-    /// A profile, and latencies beside it.
-    #[error(
-        "device option `profile` says how long commands take; leave it out, or `latency` and `bandwidth`"
-    )]
-    ProfileAndLatency,
-    /// What a drive asks its host's memory for makes no sense.
-    #[error("device option `hmb`: {what}")]
-    HostMemory {
-        /// Why, and what to do.
-        what: &'static str,
-    },
-    /// No built-in profile has the name that was given.
-    #[error("device option `profile`: {fault}")]
-    UnknownProfile {
-        /// What there is.
-        fault: ProfileFault,
-    },
-    /// What `vfio` was given is no PCI address.
-    #[error("{error}")]
-    Address {
-        /// What it is instead.
-        error: NotAnAddress,
-    },
-    /// Nothing says which device.
-    #[error("engine {engine} needs to know which device, as in `{example}`")]
-    NoPath {
-        /// The engine.
-        engine: &'static str,
-        /// A string that would do.
-        example: &'static str,
-    },
 }
 
 /// One `key=value` of a device string.
@@ -477,7 +402,13 @@ impl DeviceSpec {
                 settings(options, "uring-cmd", "none", |_| None)?;
                 Ok(Self::UringCmd(UringCmdSpec { path: path.to_owned() }))
             }
-            "tcp" | "nvm" => Err(SpecError::NotYet { name: engine.to_owned() }),
+            "nvm" => {
+                let mut spec = NvmSpec::new(path);
+                settings(options, "nvm", NvmSpec::OPTIONS, |setting| spec.set(setting))?;
+                spec.check()?;
+                Ok(Self::Nvm(spec))
+            }
+            "tcp" => Err(SpecError::NotYet { name: engine.to_owned() }),
             _ => Err(SpecError::UnknownEngine { name: engine.to_owned() }),
         }
     }
@@ -501,6 +432,7 @@ impl DeviceSpec {
             Self::VfioUser(spec) => Some(&mut spec.socket),
             Self::Uring(spec) => Some(&mut spec.path),
             Self::UringCmd(spec) => Some(&mut spec.path),
+            Self::Nvm(spec) => Some(&mut spec.path),
             Self::Vfio(_) => None,
         }
     }
@@ -511,6 +443,7 @@ impl DeviceSpec {
         match self {
             Self::Virtual(spec) if spec.medium == Medium::File => Some(&spec.path),
             Self::Uring(spec) => Some(&spec.path),
+            Self::Nvm(spec) if !spec.path.is_empty() => Some(&spec.path),
             _ => None,
         }
     }
@@ -518,7 +451,11 @@ impl DeviceSpec {
     /// Whether what is written stays when this process ends.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
-        !matches!(self, Self::Virtual(spec) if spec.medium != Medium::File)
+        match self {
+            Self::Virtual(spec) => spec.medium == Medium::File,
+            Self::Nvm(spec) => !spec.path.is_empty(),
+            _ => true,
+        }
     }
 
     /// The host's file or device node behind it, where it has one.
@@ -528,6 +465,7 @@ impl DeviceSpec {
             Self::Virtual(spec) if spec.medium == Medium::File => &spec.path,
             Self::Uring(spec) => &spec.path,
             Self::UringCmd(spec) => &spec.path,
+            Self::Nvm(spec) => &spec.path,
             _ => return None,
         };
         (!path.is_empty()).then(|| Path::new(path))
@@ -545,6 +483,7 @@ impl DeviceSpec {
         match self {
             Self::Virtual(spec) => spec.size_bytes,
             Self::Uring(spec) => spec.size_bytes,
+            Self::Nvm(spec) => spec.size_bytes,
             _ => None,
         }
     }
@@ -558,6 +497,7 @@ impl DeviceSpec {
             Self::VfioUser(_) => "vfio-user",
             Self::Uring(_) => "uring",
             Self::UringCmd(_) => "uring-cmd",
+            Self::Nvm(_) => "nvm",
         }
     }
 
@@ -570,6 +510,7 @@ impl DeviceSpec {
             Self::VfioUser(spec) => &spec.socket,
             Self::Uring(spec) => &spec.path,
             Self::UringCmd(spec) => &spec.path,
+            Self::Nvm(spec) => &spec.path,
         }
     }
 
@@ -582,6 +523,7 @@ impl DeviceSpec {
             Self::VfioUser(spec) => nsid(spec.nsid),
             Self::Uring(spec) => spec.options(),
             Self::UringCmd(_) => Vec::new(),
+            Self::Nvm(spec) => spec.options(),
         };
         let path = self.path();
         // White space at the end belongs to the path, and a reader of settings takes it off: it does not stand last.
@@ -619,6 +561,10 @@ mod tests {
             "uring:/dev/zram0?calls=off",
             "uring:disk.img?size=1048576,direct=off,lba=4096",
             "uring-cmd:/dev/ng0n1",
+            "nvm:disk.img",
+            "nvm:disk.img?size=1048576,flush=process,lba=4096",
+            "nvm:/mnt/pmem/disk.img?flush=dax",
+            "nvm:?size=1048576",
             "virtual:d.img ?",
         ] {
             assert_eq!(DeviceSpec::parse(text).unwrap().to_string(), text);
@@ -637,6 +583,9 @@ mod tests {
             ("tcp:host:4420", "engine `tcp` is not in this version"),
             ("vfio:", "as in `vfio:0000:01:00.0`"),
             ("vfio:eth0", "`eth0` is no PCI address"),
+            ("nvm:", "as in `nvm:disk.img`"),
+            ("nvm:?size=1M,flush=dax", "as in `nvm:disk.img`"),
+            ("nvm:d.img?flush=disk", "engine nvm knows: size=1G, flush=host|process|dax"),
             ("uring-cmd:/dev/ng0n1?lba=512", "engine uring-cmd knows: none"),
             ("d.img?speed=fast", "device option `speed=fast`"),
             ("d.img?size=big", "device option `size=big`"),

@@ -69,9 +69,9 @@ const SWEEP: &str = page!("sweep pages.toml synth:Music synth:Booting -o pages.r
 
 /// What the page of help of `nvmed trace replay` ends with.
 pub const REPLAYS: &str = "\
-TARGET is what `nvmed bench` takes: virtual:…, uring:FILE or uring:/dev/…, vfio:…, vfio-user:… A trace that writes
-loses what the device holds. SIGINT ends a replay after what is under way. docs/trace.md, \"Replay\", says what is due
-when, and what is checked.
+TARGET is what `nvmed bench` takes: virtual:…, uring:FILE or uring:/dev/…, vfio:…, vfio-user:…, nvm:FILE. A trace
+that writes loses what the device holds. SIGINT ends a replay after what is under way. docs/trace.md, \"Replay\", says
+what is due when, and what is checked.
 
 Examples:
   nvmed trace replay mysql.parquet 'virtual:?media=dram,size=4G'

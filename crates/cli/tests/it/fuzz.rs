@@ -92,7 +92,7 @@ proptest! {
     #[test]
     fn fuzz_paths_in_settings_are_kept(
         dir in "[ a/.?:#=,\\r\\x0b]{1,8}",
-        device in "(uring:|vfio:)?[ a/.?:#=,\\r\\x0b]{1,8}",
+        device in "(uring:|vfio:|nvm:)?[ a/.?:#=,\\r\\x0b]{1,8}",
     ) {
         if let Ok(spec) = DeviceSpec::parse(&device) {
             let config = Config::new(absolute(Path::new("/"), dir), spec.absolute(Path::new("/")));
@@ -103,7 +103,7 @@ proptest! {
 
     #[test]
     fn fuzz_any_device_string_is_answered(
-        text in "(virtual:|vfio:|vfio:0000:01:00\\.[0-7])?.{0,12}(\\?[a-z]{0,6}=.{0,6})?",
+        text in "(virtual:|nvm:|vfio:|vfio:0000:01:00\\.[0-7])?.{0,12}(\\?[a-z]{0,6}=.{0,6})?",
     ) {
         if let Ok(spec) = DeviceSpec::parse(&text) {
             prop_assert_eq!(DeviceSpec::parse(&spec.to_string()).ok(), Some(spec), "what is shown is read back");

@@ -75,7 +75,7 @@ fn a_static_program_is_refused_with_the_reason() {
 /// Shells, bash with its own `getenv` and `setenv` among them, on our controller and on the kernel's block layer.
 #[test]
 fn a_shell_runs_on_every_engine_that_needs_no_hardware() {
-    for device in ["d.img", "uring:u.img", "uring:u.img?direct=off"] {
+    for device in ["d.img", "uring:u.img", "uring:u.img?direct=off", "nvm:m.img", "nvm:m.img?flush=process"] {
         let scratch = Scratch::new();
         scratch.ok(["format", device, "--size", "64M"]);
         for shell in ["dash", "bash"].into_iter().filter(|shell| have(shell)) {
@@ -88,6 +88,38 @@ fn a_shell_runs_on_every_engine_that_needs_no_hardware() {
             assert_eq!(scratch.ok(read), "one\ntwo\n", "{device} {shell}");
         }
         scratch.ok(["fsck", device]);
+    }
+}
+
+/// An image has no mark of who made it: what one engine wrote, each other one reads, and goes on.
+#[test]
+fn an_image_is_the_same_for_every_engine() {
+    let scratch = Scratch::new();
+    let engines = ["nvm:d.img", "virtual:d.img", "uring:d.img?direct=off", "nvm:d.img?flush=process"];
+    scratch.ok(["format", engines[0], "--size", "64M"]);
+    for (turn, device) in engines.into_iter().enumerate() {
+        scratch.file("text", device);
+        let own = format!("{device}:/{turn}");
+        scratch.ok(["cp", "text", &own]);
+        for (before, written) in engines.iter().enumerate().take(turn + 1) {
+            assert_eq!(scratch.ok(["cat", &format!("{device}:/{before}")]), *written, "{device}");
+        }
+        scratch.ok(["fsck", device]);
+    }
+}
+
+#[test]
+fn memory_that_is_no_medium_is_told_in_one_line() {
+    let scratch = Scratch::new();
+    scratch.file("short.img", "short");
+    for (device, status, words) in [
+        ("nvm:", 2, "as in `nvm:disk.img`"),
+        ("nvm:none.img", 1, "make it with `nvmed format"),
+        ("nvm:short.img", 1, "5 bytes is no device size"),
+        ("nvm:?size=1000", 1, "1000 bytes is no device size"),
+        ("nvm:short.img?flush=disk", 2, "engine nvm knows: size=1G, flush=host|process|dax"),
+    ] {
+        scratch.fails(["info", device], status, words);
     }
 }
 

@@ -87,6 +87,9 @@ pub fn all() -> Devices {
         format!("uring:{}", image("blocks.img", ",lba=4096")),
         format!("uring:{}", image("buffered.img", ",direct=off")),
         format!("uring:{}", image("calls.img", ",calls=on")),
+        "nvm:?size=64M".to_owned(),
+        format!("nvm:{}", image("memory.img", "")),
+        format!("nvm:{}", image("process.img", ",flush=process,lba=4096")),
     ];
     Devices { list, _served: served, _scratch: Some(scratch) }
 }
