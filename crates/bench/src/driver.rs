@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Bytes of the random set: far beyond the processor's caches.
-const SET_BYTES: u64 = 1 << 30;
+pub(crate) const SET_BYTES: u64 = 1 << 30;
 /// Operations of one slice, and slices of one round; the round's figure is the median slice.
-const OPS: usize = 20_000;
-const SLICES: usize = 15;
-const BLOCK: usize = 4096;
+pub(crate) const OPS: usize = 20_000;
+pub(crate) const SLICES: usize = 15;
+pub(crate) const BLOCK: usize = 4096;
 
 /// A device over `media` and one page of memory that it reaches.
 fn device(media: Media) -> Result<(Handle, Segment), String> {
@@ -35,7 +35,7 @@ fn device(media: Media) -> Result<(Handle, Segment), String> {
 }
 
 /// The median slice of `one`, called with a random block number, in nanoseconds a call.
-fn round(mut one: impl FnMut(u64) -> Result<(), String>) -> Result<f64, String> {
+pub(crate) fn round(mut one: impl FnMut(u64) -> Result<(), String>) -> Result<f64, String> {
     let blocks = SET_BYTES / BLOCK as u64;
     let mut dice = Dice::new(1);
     let mut slices = Samples::default();

@@ -16,6 +16,7 @@ pub mod mounted;
 pub mod mounting;
 pub mod mqsim;
 pub mod names;
+pub mod nvm;
 pub mod ours;
 pub mod pair;
 pub mod policy;

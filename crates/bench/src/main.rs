@@ -3,8 +3,8 @@
 
 use nvmed_bench::row::Row;
 use nvmed_bench::{
-    driver, everyday, files, flash, instructions, kept, kv, mounting, mqsim, names, pair, policy, programs,
-    recording, replay, requests, shared, sqlite, steps, sweep, trace,
+    driver, everyday, files, flash, instructions, kept, kv, mounting, mqsim, names, nvm, pair, policy,
+    programs, recording, replay, requests, shared, sqlite, steps, sweep, trace,
 };
 use nvmed_lab::{machine::machine, undo};
 use std::path::Path;
@@ -48,6 +48,8 @@ const GROUPS: &[Group] = &[
     Group { names: &["fs.create_fsync.kernel", "fs.create_fsync.tmpfs"], measure: Whole(files::create) },
     Group { names: &["driver.randread_4k"], measure: Whole(driver::randread) },
     Group { names: &["driver.command_without_copy"], measure: Whole(driver::nocopy) },
+    Group { names: &["nvm.randread_4k", "nvm.randwrite_4k", "nvm.flush"], measure: Whole(nvm::copies) },
+    Group { names: &["nvm.commit_4k"], measure: Whole(nvm::commit) },
     Group { names: &["io.randread_4k.inline.1"], measure: Whole(requests::inline) },
     Group {
         names: &["io.randread_4k.threaded.1", "io.randread_4k.threaded.4", "io.randread_4k.threaded.32"],
