@@ -1,32 +1,26 @@
-//! The admin queue: one command at a time, each with an end (NVMe Base 2.0, 5).
+//! The admin queue: a synchronous command at a time, each with an end (NVMe Base 2.0, 5).
 
-use super::handshake::{AdminQueues, Patience};
-use super::ring::{CQE_BYTES, Region, Ring, SQE_BYTES, Shape};
+use super::admin_ring::{AdminRing, Done, Owner, RINGS_BYTES};
+use super::ring::{Region, Shape};
 use crate::{Command, EngineError, Priority, QueueFault, Transfer};
 use nvmed_dma::Transport;
 use nvmed_nvme::{
-    AdminOpcode, AsyncEvent, Cns, ENABLE_HOST_MEMORY, FeatureId, MEMORY_RETURN, Status, SubmissionEntry,
+    AdminOpcode, AsyncEvent, Cns, ENABLE_HOST_MEMORY, FeatureId, MEMORY_RETURN, SubmissionEntry,
 };
-use nvmed_sys::Pages;
+use nvmed_sys::sync::{Mutex, MutexGuard};
+use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{CommandId, DeviceAddress, Halves, NamespaceId, QueueId};
 use std::sync::Arc;
 
-/// Entries of each admin queue: one command, one event request, and room to see a fault in.
-const ENTRIES: u16 = 16;
 /// Bytes of the buffer for what admin commands answer: the largest structure of Identify.
 pub(super) const DATA_BYTES: usize = 4096;
-const CQ_OFFSET: usize = 4096;
-const DATA_OFFSET: usize = 2 * 4096;
-const _: () = assert!(ENTRIES as usize * SQE_BYTES <= CQ_OFFSET);
-const _: () = assert!(ENTRIES as usize * CQE_BYTES <= DATA_OFFSET - CQ_OFFSET);
+const DATA_OFFSET: usize = RINGS_BYTES;
 /// How long an admin command may take, as Linux has it (`admin_timeout`).
 const TIMEOUT_MS: u32 = 60_000;
 /// How long an Abort may take: one that hangs is answered by a reset, for which somebody waits.
 const ABORT_TIMEOUT_MS: u32 = 5_000;
 /// How long the return of the host's memory may take before a shutdown, which ends its use in any case.
 const RETURN_TIMEOUT_MS: u32 = 5_000;
-/// Set in the identifier of the event request, clear in all others.
-const EVENT_CID: u16 = 0x8000;
 
 /// Maps memory that a device reaches.
 pub(super) fn region(transport: &Arc<dyn Transport>, bytes: usize) -> Result<Region, EngineError> {
@@ -36,50 +30,73 @@ pub(super) fn region(transport: &Arc<dyn Transport>, bytes: usize) -> Result<Reg
     Ok(Region { memory, address, transport: Arc::clone(transport) })
 }
 
-/// The admin queue pair and a page for answers.
+/// The admin queue pair, which several threads use: its rings have a lock that nobody holds for long, and a
+/// synchronous command has the *turn* through its whole wait. What needs no answer page needs no turn.
+///
+/// Whoever takes several of the locks takes the turn first, then that of Aborts, then the rings'.
 pub(super) struct Admin {
-    ring: Ring,
-    cid: u16,
-    fault: Option<QueueFault>,
-    /// Whether the event request is with the controller.
-    armed: bool,
-    event: Option<AsyncEvent>,
+    rings: AdminRing,
+    page: Mutex<Page>,
+    /// Held through an Abort: a controller takes few at once (ACL), and who waits for one waits for a reset else.
+    aborting: Mutex<()>,
+}
+
+/// The page for what the command of the turn answers.
+struct Page {
+    memory: Arc<Mapping>,
+    address: DeviceAddress,
 }
 
 impl Admin {
     /// Queues in fresh memory, not yet known to the controller.
     pub(super) fn new(transport: &Arc<dyn Transport>, stride: u32) -> Result<Self, EngineError> {
         let region = region(transport, DATA_OFFSET + DATA_BYTES)?;
-        let shape = Shape {
-            queue: QueueId(0),
-            sq_entries: ENTRIES,
-            cq_entries: ENTRIES,
-            sq_offset: 0,
-            cq_offset: CQ_OFFSET,
-            stride,
-        };
-        Ok(Self { ring: Ring::new(region, shape), cid: 0, fault: None, armed: false, event: None })
+        let page =
+            Page { memory: Arc::clone(&region.memory), address: region.address.plus(DATA_OFFSET as u64) };
+        let rings = AdminRing::new(region, stride);
+        Ok(Self { rings, page: Mutex::new(page), aborting: Mutex::default() })
     }
 
-    /// What the controller must be told before it is enabled.
-    pub(super) fn queues(&self) -> AdminQueues {
-        let base = self.ring.region().address;
-        AdminQueues { submission: base, completion: base.plus(CQ_OFFSET as u64), entries: ENTRIES }
+    /// Waits for the turn. Until it is given back nobody else sends a synchronous command, and nobody resets.
+    pub(super) fn turn(&self) -> AdminTurn<'_> {
+        AdminTurn { admin: self, page: self.page.lock() }
+    }
+
+    /// The turn, if nobody has it.
+    pub(super) fn try_turn(&self) -> Option<AdminTurn<'_>> {
+        Some(AdminTurn { admin: self, page: self.page.try_lock()? })
+    }
+
+    /// Abort (Base 2.0, 5.1): asks the controller to give up a command. Whether it did, the command's own
+    /// completion tells. It needs no turn, so that it does not wait for what may be the cause.
+    pub(super) fn abort(&self, queue: QueueId, cid: u16) -> Result<(), EngineError> {
+        let mut entry = SubmissionEntry::new(AdminOpcode::Abort as u8, CommandId(0), NamespaceId(0));
+        entry.cdw10 = u32::from(queue.0) | u32::from(cid) << 16;
+        let _alone = self.aborting.lock();
+        answer_of("Abort", self.rings.run(Owner::Abort, ABORT_TIMEOUT_MS, entry)).map(|_| ())
+    }
+}
+
+/// Dword 0 of what a command ended with.
+fn answer_of(command: &'static str, done: Result<Done, QueueFault>) -> Result<u32, EngineError> {
+    let Done { result, status } = done.map_err(|fault| EngineError::Queue { command, fault })?;
+    if status.is_success() { Ok(result) } else { Err(EngineError::Command { command, status }) }
+}
+
+/// The turn: the right to send synchronous commands, one after another.
+pub(super) struct AdminTurn<'a> {
+    admin: &'a Admin,
+    page: MutexGuard<'a, Page>,
+}
+
+impl AdminTurn<'_> {
+    /// The rings, for whoever resets the controller.
+    pub(super) fn rings(&self) -> &AdminRing {
+        &self.admin.rings
     }
 
     fn data(&self) -> DeviceAddress {
-        self.ring.region().address.plus(DATA_OFFSET as u64)
-    }
-
-    /// Begins again with empty queues, for a controller that is disabled.
-    pub(super) fn restart(&mut self) {
-        self.ring.restart();
-        (self.fault, self.armed, self.event) = (None, false, None);
-    }
-
-    /// Takes no more commands: the controller did not come back.
-    pub(super) fn fail(&mut self, fault: QueueFault) {
-        self.fault.get_or_insert(fault);
+        self.page.address
     }
 
     /// Sends one command and waits for its end; answers dword 0 of the completion.
@@ -91,57 +108,9 @@ impl Admin {
         &mut self,
         timeout_ms: u32,
         command: &'static str,
-        mut entry: SubmissionEntry,
+        entry: SubmissionEntry,
     ) -> Result<u32, EngineError> {
-        let failed = |fault| EngineError::Queue { command, fault };
-        if let Some(fault) = self.fault {
-            return Err(failed(fault));
-        }
-        self.cid = (self.cid + 1) % EVENT_CID;
-        entry.cid = self.cid;
-        self.ring.push(&entry);
-        self.ring.ring();
-        let done = self.await_cid(self.cid, timeout_ms).map_err(|fault| {
-            self.fault = Some(fault);
-            failed(fault)
-        })?;
-        let Done { result, status } = done;
-        if status.is_success() { Ok(result) } else { Err(EngineError::Command { command, status }) }
-    }
-
-    fn await_cid(&mut self, cid: u16, timeout_ms: u32) -> Result<Done, QueueFault> {
-        let transport = Arc::clone(&self.ring.region().transport);
-        let mut patience = Patience::new(timeout_ms);
-        loop {
-            let seen = transport.events(0);
-            if let Some(done) = self.look(Some(cid))? {
-                return Ok(done);
-            }
-            super::alive(&*transport)?;
-            if !patience.wait(&*transport, seen) {
-                return Err(QueueFault::Timeout);
-            }
-        }
-    }
-
-    /// Takes completions until that of `wanted`; notes an event on the way.
-    fn look(&mut self, wanted: Option<u16>) -> Result<Option<Done>, QueueFault> {
-        while let Some(taken) = self.ring.take()? {
-            let result = self.ring.result(&taken);
-            self.ring.settle();
-            if Some(taken.cid) == wanted {
-                return Ok(Some(Done { result, status: taken.status }));
-            }
-            if !(self.armed && taken.cid == EVENT_CID) {
-                return Err(QueueFault::UnknownCommand { cid: taken.cid });
-            }
-            self.armed = false;
-            if taken.status.is_success() {
-                let [kind, info, log, _] = result.to_le_bytes();
-                self.event = Some(AsyncEvent { kind: kind & 7, info, log });
-            }
-        }
-        Ok(None)
+        answer_of(command, self.rings().run(Owner::Turn, timeout_ms, entry))
     }
 
     /// A command as its sender encoded it, with its data by way of the answer page.
@@ -150,7 +119,7 @@ impl Admin {
         if bytes > DATA_BYTES || !bytes.is_multiple_of(4) {
             return Err(EngineError::Buffer { bytes });
         }
-        let memory = Arc::clone(&self.ring.region().memory);
+        let memory = Arc::clone(&self.page.memory);
         memory.fill(DATA_OFFSET, DATA_BYTES, 0);
         if let Transfer::ToDevice(data) = &data {
             memory.write(DATA_OFFSET, data);
@@ -169,7 +138,7 @@ impl Admin {
         let mut entry = SubmissionEntry::new(AdminOpcode::Identify as u8, CommandId(0), nsid)
             .with_prps(self.data(), DeviceAddress(0));
         entry.cdw10 = u32::from(cns.0);
-        self.ring.region().memory.fill(DATA_OFFSET, DATA_BYTES, 0);
+        self.page.memory.fill(DATA_OFFSET, DATA_BYTES, 0);
         self.run("Identify", entry)?;
         Ok(self.answer())
     }
@@ -181,14 +150,14 @@ impl Admin {
                 .with_prps(self.data(), DeviceAddress(0));
         // NUMDL, 0's based; 1,024 dwords at most, so that the high half stays 0.
         entry.cdw10 = u32::from(page) | (bytes as u32 / 4 - 1) << 16;
-        self.ring.region().memory.fill(DATA_OFFSET, DATA_BYTES, 0);
+        self.page.memory.fill(DATA_OFFSET, DATA_BYTES, 0);
         self.run("Get Log Page", entry)?;
         Ok(self.answer())
     }
 
     fn answer(&self) -> Answer {
         let mut answer = Answer([0; DATA_BYTES]);
-        self.ring.region().memory.read(DATA_OFFSET, &mut answer.0);
+        self.page.memory.read(DATA_OFFSET, &mut answer.0);
         answer
     }
 
@@ -269,14 +238,6 @@ impl Admin {
         self.run("Directive Send", entry).map(|_| ())
     }
 
-    /// Abort (Base 2.0, 5.1): asks the controller to give up a command. Whether it did, the command's own
-    /// completion tells.
-    pub(super) fn abort(&mut self, queue: QueueId, cid: u16) -> Result<(), EngineError> {
-        let mut entry = SubmissionEntry::new(AdminOpcode::Abort as u8, CommandId(0), NamespaceId(0));
-        entry.cdw10 = u32::from(queue.0) | u32::from(cid) << 16;
-        self.run_for(ABORT_TIMEOUT_MS, "Abort", entry).map(|_| ())
-    }
-
     /// Delete I/O Submission Queue, then Completion Queue; outstanding commands are aborted.
     pub(super) fn delete_queues(&mut self, queue: QueueId) -> Result<(), EngineError> {
         self.delete(AdminOpcode::DeleteSq, queue)?;
@@ -291,22 +252,14 @@ impl Admin {
 
     /// Asks the controller to tell of the next event (Base 2.0, 5.2).
     pub(super) fn arm(&mut self) {
-        if self.armed || self.fault.is_some() {
-            return;
-        }
         let opcode = AdminOpcode::AsyncEventRequest as u8;
-        self.ring.push(&SubmissionEntry::new(opcode, CommandId(EVENT_CID), NamespaceId(0)));
-        self.ring.ring();
-        self.armed = true;
+        self.rings().arm(SubmissionEntry::new(opcode, CommandId(0), NamespaceId(0)));
     }
 
     /// The event that the controller told of, if one came; its log is read, so that the next can come.
     pub(super) fn take_event(&mut self) -> Result<Option<AsyncEvent>, EngineError> {
-        if let Err(fault) = self.look(None) {
-            self.fault = Some(fault);
-            return Err(EngineError::Queue { command: "Asynchronous Event Request", fault });
-        }
-        let Some(event) = self.event.take() else { return Ok(None) };
+        let failed = |fault| EngineError::Queue { command: "Asynchronous Event Request", fault };
+        let Some(event) = self.rings().take_event().map_err(failed)? else { return Ok(None) };
         self.log_page(event.log, 512)?;
         self.arm();
         Ok(Some(event))
@@ -332,13 +285,6 @@ impl Class {
         };
         class << 1
     }
-}
-
-/// How an admin command ended.
-struct Done {
-    /// Dword 0 of the completion.
-    result: u32,
-    status: Status,
 }
 
 /// What an admin command answered in memory.

@@ -1,6 +1,6 @@
 //! The controller as the engine and its queues share it: bringing it up, resetting it, hearing from it.
 
-use super::admin::{Admin, Class};
+use super::admin::{Admin, AdminTurn, Class};
 use super::handshake;
 use super::host_memory::HostMemory;
 use super::namespace::Namespace;
@@ -9,7 +9,7 @@ use crate::{EngineError, Geometry, HostMemoryUse, QUEUE_DEPTH_MAX, QueueFault, Q
 use nvmed_dma::Transport;
 use nvmed_nvme::register::{Capabilities, ControllerStatus};
 use nvmed_nvme::{AsyncEvent, Cns, FeatureId, IdentifyController, IdentifyNamespace, command_set};
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
+use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_units::{DeviceAddress, NamespaceId, QueueId};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -33,7 +33,7 @@ const SEVERAL_COMMAND_SETS: u64 = 1 << 6;
 /// the device lets go of all memory.
 pub(super) struct Controller {
     pub(super) transport: Arc<dyn Transport>,
-    admin: Mutex<Admin>,
+    admin: Admin,
     cap: Capabilities,
     nsid: NamespaceId,
     /// Counts resets, so that queues learn of them; [`CLOSED`] once shut down: queues take nothing more.
@@ -64,7 +64,7 @@ impl Controller {
         let admin = Admin::new(&transport, cap.dstrd() as u32)?;
         let controller = Self {
             transport,
-            admin: Mutex::new(admin),
+            admin,
             cap,
             nsid,
             epoch: AtomicU32::new(0),
@@ -74,18 +74,28 @@ impl Controller {
             free: Mutex::default(),
             host_memory: Mutex::default(),
         };
-        let (namespace, geometry) = controller.bring_up(&mut controller.admin())?;
+        let (namespace, geometry) = controller.bring_up(&mut controller.turn())?;
         *controller.free.lock() = (1..=geometry.queues_max).rev().collect();
         Ok((controller, namespace, geometry))
     }
 
-    pub(super) fn admin(&self) -> MutexGuard<'_, Admin> {
-        self.admin.lock()
+    /// The right to send synchronous admin commands; nobody resets meanwhile.
+    pub(super) fn turn(&self) -> AdminTurn<'_> {
+        self.admin.turn()
+    }
+
+    /// Asks the controller to give up a command.
+    ///
+    /// # Errors
+    /// It did not take the question.
+    pub(super) fn abort(&self, queue: QueueId, cid: u16) -> Result<(), EngineError> {
+        self.admin.abort(queue, cid)
     }
 
     /// Enables the controller, which is disabled, and asks what it is.
-    fn bring_up(&self, admin: &mut Admin) -> Result<(Namespace, Geometry), EngineError> {
-        handshake::enable(&*self.transport, self.cap, &admin.queues())?;
+    fn bring_up(&self, admin: &mut AdminTurn<'_>) -> Result<(Namespace, Geometry), EngineError> {
+        handshake::enable(&*self.transport, self.cap, &admin.rings().queues())?;
+        admin.rings().open();
         let (wanted, namespace, geometry) = describe(admin, self.cap, self.nsid)?;
         self.lba_count.store(namespace.lba_count, Ordering::Relaxed);
         if handshake::arbitrates(self.cap) {
@@ -99,7 +109,7 @@ impl Controller {
 
     /// Lends a controller the memory that it would like; after a reset what it had before. Without, it does its work,
     /// too, so that nothing here is an error.
-    fn lend(&self, admin: &mut Admin, wanted: &IdentifyController) {
+    fn lend(&self, admin: &mut AdminTurn<'_>, wanted: &IdentifyController) {
         let mut memory = self.host_memory.lock();
         let again = memory.is_some();
         if !again {
@@ -157,7 +167,7 @@ impl Controller {
     /// It was shut down, is gone, did not stop or did not come back.
     pub(super) fn reset(&self) -> Result<(), EngineError> {
         let _resetting = self.resetting.lock();
-        let mut admin = self.admin();
+        let mut admin = self.turn();
         let failed = |fault| EngineError::Queue { command: "Controller Reset", fault };
         if self.is_closed() {
             return Err(failed(QueueFault::Shutdown));
@@ -166,14 +176,15 @@ impl Controller {
         if csts == ControllerStatus::GONE {
             return Err(failed(QueueFault::Gone { csts: csts.0 }));
         }
+        let held = admin.rings().hold();
         handshake::disable(&*self.transport, handshake::timeout_ms(self.cap))?;
         // Release: queues that see the new epoch give their memory back, which the device has let go of.
         self.epoch.fetch_add(1, Ordering::Release);
-        admin.restart();
+        held.restart();
         let up = self.bring_up(&mut admin);
         if up.is_err() {
             let csts = handshake::status(&*self.transport).0;
-            admin.fail(QueueFault::Fatal { csts });
+            admin.rings().fail(QueueFault::Fatal { csts });
         }
         up.map(|_| ())
     }
@@ -184,7 +195,7 @@ impl Controller {
     /// As [`handshake::shutdown`].
     pub(super) fn shutdown(&self) -> Result<(), EngineError> {
         let _resetting = self.resetting.lock();
-        let mut admin = self.admin();
+        let mut admin = self.turn();
         if self.epoch.swap(CLOSED, Ordering::AcqRel) == CLOSED {
             return Ok(());
         }
@@ -200,7 +211,7 @@ impl Controller {
     ///
     /// # Errors
     /// The admin queue failed.
-    pub(super) fn watch(&self, admin: &mut Admin) -> Result<(), EngineError> {
+    pub(super) fn watch(&self, admin: &mut AdminTurn<'_>) -> Result<(), EngineError> {
         for _ in 0..EVENTS_KEPT {
             let Some(event) = admin.take_event()? else { break };
             if event == AsyncEvent::NAMESPACE_CHANGED {
@@ -218,14 +229,14 @@ impl Controller {
 
     /// As [`Controller::watch`], unless somebody else talks to the controller just now.
     pub(super) fn glance(&self) {
-        if let Some(mut admin) = self.admin.try_lock() {
+        if let Some(mut admin) = self.admin.try_turn() {
             // Whoever asks the admin queue next is told of its failure.
             let _ = self.watch(&mut admin);
         }
     }
 
     pub(super) fn take_event(&self) -> Result<Option<AsyncEvent>, EngineError> {
-        self.watch(&mut self.admin())?;
+        self.watch(&mut self.turn())?;
         Ok(self.events.lock().pop_front())
     }
 
@@ -259,7 +270,7 @@ impl Controller {
         let vector = self.vector(shape.queue);
         let class = Class { priority: options.priority, interrupts: options.interrupts, vector };
         // No reset happens while the lock is held.
-        let mut admin = self.admin();
+        let mut admin = self.turn();
         if self.is_closed() {
             return Err(EngineError::Queue { command: "Create I/O Queue", fault: QueueFault::Shutdown });
         }
@@ -272,7 +283,7 @@ impl Controller {
     pub(super) fn release(&self, queue: QueueId, epoch: u32) {
         let forgotten = self.has_forgotten(epoch);
         let gone = super::alive(&*self.transport).is_err() || self.is_closed();
-        if forgotten || (!gone && self.admin().delete_queues(queue).is_ok()) {
+        if forgotten || (!gone && self.turn().delete_queues(queue).is_ok()) {
             self.give_back(queue);
         }
     }
@@ -289,7 +300,7 @@ impl Drop for Controller {
 
 /// Reads what controller and namespace say of themselves, and settles the number of queues.
 fn describe(
-    admin: &mut Admin,
+    admin: &mut AdminTurn<'_>,
     cap: Capabilities,
     nsid: NamespaceId,
 ) -> Result<(IdentifyController, Namespace, Geometry), EngineError> {
@@ -321,7 +332,7 @@ fn describe(
 }
 
 /// A namespace of another command set has Reads and Writes that mean something else.
-fn check_command_set(admin: &mut Admin, nsid: NamespaceId) -> Result<(), EngineError> {
+fn check_command_set(admin: &mut AdminTurn<'_>, nsid: NamespaceId) -> Result<(), EngineError> {
     match command_set(&admin.identify(Cns::DESCRIPTORS, nsid)?.0) {
         0 => Ok(()),
         1 => Err(EngineError::Unsuitable("its namespace holds keys and values (CSI 01h), and no blocks")),
@@ -330,12 +341,15 @@ fn check_command_set(admin: &mut Admin, nsid: NamespaceId) -> Result<(), EngineE
     }
 }
 
-fn identify_controller(admin: &mut Admin) -> Result<IdentifyController, EngineError> {
+fn identify_controller(admin: &mut AdminTurn<'_>) -> Result<IdentifyController, EngineError> {
     let answer = admin.identify(Cns::CONTROLLER, NamespaceId(0))?;
     Ok(IdentifyController::read_from_bytes(&answer.0).expect("4096 bytes are one structure"))
 }
 
-fn identify_namespace(admin: &mut Admin, nsid: NamespaceId) -> Result<IdentifyNamespace, EngineError> {
+fn identify_namespace(
+    admin: &mut AdminTurn<'_>,
+    nsid: NamespaceId,
+) -> Result<IdentifyNamespace, EngineError> {
     let answer = admin.identify(Cns::NAMESPACE, nsid)?;
     Ok(IdentifyNamespace::read_from_bytes(&answer.0).expect("4096 bytes are one structure"))
 }

@@ -1,6 +1,6 @@
 //! Memory that is lent to a controller which would like some (Base 2.0, 8.9).
 
-use super::admin::{Admin, region};
+use super::admin::{AdminTurn, region};
 use super::ring::Region;
 use crate::{EngineError, HostMemoryUse};
 use nvmed_dma::{MapError, Transport};
@@ -54,7 +54,7 @@ impl HostMemory {
     ///
     /// # Errors
     /// The controller refused or failed: it has none then.
-    pub(super) fn lend(&self, admin: &mut Admin, again: bool) -> Result<(), EngineError> {
+    pub(super) fn lend(&self, admin: &mut AdminTurn<'_>, again: bool) -> Result<(), EngineError> {
         admin.enable_host_memory((self.pages, again), (self.list.address, self.ranges.len() as u32))
     }
 

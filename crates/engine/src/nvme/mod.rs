@@ -1,6 +1,7 @@
 //! The NVMe host driver: one driver over whatever [`Transport`] reaches the controller.
 
 mod admin;
+mod admin_ring;
 mod controller;
 mod handshake;
 mod host_memory;
@@ -133,7 +134,7 @@ impl Engine for NvmeEngine {
     }
 
     fn admin(&self, command: &Command, data: Transfer<'_>) -> Result<u32, EngineError> {
-        self.controller.admin().execute(command, data)
+        self.controller.turn().execute(command, data)
     }
 
     fn namespace(&self) -> u32 {

@@ -293,7 +293,7 @@ impl QueuePair for NvmeQueue {
             return Ok(());
         }
         let commands: Vec<u16> = self.slots.commands_of(tag).collect();
-        commands.iter().try_for_each(|&cid| self.controller.admin().abort(self.ring.queue(), cid))
+        commands.iter().try_for_each(|&cid| self.controller.abort(self.ring.queue(), cid))
     }
 
     fn vector(&self) -> u16 {

@@ -121,6 +121,47 @@ fn cancel_aborts_each_command_of_the_request_and_no_other() {
 }
 
 #[test]
+fn an_abort_waits_for_no_other_admin_command_and_each_finds_its_own_end() {
+    let (puppet, engine) = open(Vices::default());
+    let mut pair = engine.queue(QueueOptions::depth(4)).unwrap();
+    pair.submit(&read(1)).unwrap();
+    pair.ring();
+    puppet.hold(AdminOpcode::GetLogPage);
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| engine.log_page(2, &mut [0; 512]));
+        puppet.until_held();
+        pair.cancel(1).unwrap();
+        assert_eq!(puppet.admin(AdminOpcode::Abort).len(), 1);
+        // The Abort's thread takes the completion of the other's command, too.
+        puppet.answer_held();
+        pair.cancel(1).unwrap();
+        puppet.wake();
+        asks.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_reset_ends_an_abort_that_is_not_answered_and_the_admin_queue_goes_on() {
+    let (puppet, engine) = open(Vices::default());
+    let mut pair = engine.queue(QueueOptions::depth(4)).unwrap();
+    pair.submit(&read(1)).unwrap();
+    pair.ring();
+    puppet.hold(AdminOpcode::Abort);
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| pair.cancel(1));
+        puppet.until_held();
+        engine.reset().unwrap();
+        puppet.wake();
+        let ended = asks.join().unwrap();
+        assert!(matches!(ended, Err(EngineError::Queue { fault: QueueFault::Reset, .. })), "{ended:?}");
+    });
+    engine.identify_controller().unwrap();
+    assert_eq!(fault(&polled(&mut *pair)[0]), Some(QueueFault::Reset));
+    pair.submit(&read(2)).unwrap();
+    pair.cancel(2).unwrap();
+}
+
+#[test]
 fn a_passthrough_command_goes_out_as_it_is_and_answers_its_dword() {
     let (puppet, engine) = open(Vices::default());
     let mut pair = engine.queue(QueueOptions::depth(4)).unwrap();

@@ -12,7 +12,8 @@ use nvmed_sys::Mapping;
 use nvmed_units::Lba;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Blocks of the namespace, of 512 bytes.
@@ -103,19 +104,24 @@ struct State {
     /// Dword 0 of what completes well.
     result: Option<u32>,
     lives: u32,
+    /// The opcode of the admin command that is not answered, and that command when it came.
+    held: Option<(u8, Option<SubmissionEntry>)>,
+    /// Whether whoever waits sleeps.
+    asleep: bool,
 }
 
 pub struct Puppet {
     vices: Vices,
     space: AddressSpace,
     state: Mutex<State>,
+    changed: Condvar,
     pub waited_us: AtomicU64,
 }
 
 impl Puppet {
     pub fn new(vices: Vices) -> Arc<Self> {
         let (space, state) = (AddressSpace::default(), Mutex::default());
-        Arc::new(Self { vices, space, state, waited_us: AtomicU64::new(0) })
+        Arc::new(Self { vices, space, state, changed: Condvar::new(), waited_us: AtomicU64::new(0) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -143,6 +149,31 @@ impl Puppet {
     pub fn admin(&self, opcode: AdminOpcode) -> Vec<SubmissionEntry> {
         let state = self.state();
         state.admin.iter().filter(|entry| entry.opcode == opcode as u8).copied().collect()
+    }
+
+    /// Does not answer the next admin command of that opcode; whoever waits sleeps until [`Puppet::wake`].
+    pub fn hold(&self, opcode: AdminOpcode) {
+        let mut state = self.state();
+        (state.held, state.asleep) = (Some((opcode as u8, None)), true);
+    }
+
+    /// Waits until the command that is held has come.
+    pub fn until_held(&self) {
+        let has_come = |state: &mut State| !matches!(state.held, Some((_, Some(_))));
+        drop(self.changed.wait_while(self.state(), has_come).unwrap());
+    }
+
+    /// Answers the command that is held, and tells nobody.
+    pub fn answer_held(&self) {
+        let Some((_, Some(command))) = self.state().held.take() else { panic!("no command is held") };
+        let result = self.execute_admin(&command);
+        self.post(0, CompletionEntry { result, ..self.good(0, command.cid, Status::SUCCESS) });
+    }
+
+    /// Wakes whoever waits.
+    pub fn wake(&self) {
+        self.state().asleep = false;
+        self.changed.notify_all();
     }
 
     /// Tells the host that the namespace has another size.
@@ -261,6 +292,13 @@ impl Puppet {
                 }
                 continue;
             }
+            if let Some((opcode, held @ None)) = &mut self.state().held
+                && *opcode == command.opcode
+            {
+                *held = Some(command);
+                self.changed.notify_all();
+                continue;
+            }
             let result = self.execute_admin(&command);
             if !self.vices.mute {
                 let entry = CompletionEntry { result, ..self.good(0, command.cid, Status::SUCCESS) };
@@ -349,8 +387,14 @@ impl Transport for Puppet {
         self.vices.vectors.max(1)
     }
 
-    /// Time passes at once.
+    /// Time passes at once; while a command is held, a host that nobody wakes finds its device gone in the end.
     fn wait(&self, _vector: u16, _seen: u32, timeout_us: u32) -> Waited {
+        const NEVER: Duration = Duration::from_secs(20);
+        let slept = self.changed.wait_timeout_while(self.state(), NEVER, |state| state.asleep).unwrap();
+        if slept.1.timed_out() {
+            let mut state = slept.0;
+            (state.asleep, state.csts) = (false, u32::MAX);
+        }
         self.waited_us.fetch_add(u64::from(timeout_us), Ordering::Relaxed);
         Waited::Timeout
     }

@@ -1,0 +1,269 @@
+//! The admin queue's two rings, which commands of several threads share (NVMe Base 2.0, 3.3.1).
+
+use super::handshake::{AdminQueues, Patience};
+use super::ring::{CQE_BYTES, Region, Ring, SQE_BYTES, Shape};
+use crate::QueueFault;
+use nvmed_dma::Transport;
+use nvmed_nvme::{AsyncEvent, Status, SubmissionEntry};
+use nvmed_sys::sync::{Mutex, MutexGuard};
+use nvmed_units::QueueId;
+use std::sync::Arc;
+
+/// Entries of each ring: the command of the turn, an Abort, the event request, 64 slots, and room to see a fault in.
+const ENTRIES: u16 = 128;
+const CQ_OFFSET: usize = ENTRIES as usize * SQE_BYTES;
+/// Bytes of both rings; the completion queue begins on a page, too.
+pub(super) const RINGS_BYTES: usize = (CQ_OFFSET + ENTRIES as usize * CQE_BYTES).next_multiple_of(4096);
+const _: () = assert!(CQ_OFFSET.is_multiple_of(4096));
+
+/// The bits of an identifier that say whose a command is.
+const OWNER_BITS: u16 = 0xc000;
+/// The identifier of the event request.
+const EVENT_CID: u16 = 0x8000;
+
+/// Who waits for a command; of each there is one at a time, and so one command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// Whoever holds the turn.
+    Turn,
+    /// Whoever asks for an Abort.
+    Abort,
+}
+
+impl Owner {
+    /// The identifier after `cid`.
+    fn next(self, cid: u16) -> u16 {
+        let base = match self {
+            Self::Turn => 0,
+            Self::Abort => 0x4000,
+        };
+        base | (cid.wrapping_add(1) & !OWNER_BITS)
+    }
+}
+
+/// How an admin command ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    /// Dword 0 of the completion.
+    pub(super) result: u32,
+    pub(super) status: Status,
+}
+
+/// A command for whose end its owner waits, or the last one.
+#[derive(Default)]
+struct Awaited {
+    cid: u16,
+    is_out: bool,
+    done: Option<Done>,
+}
+
+/// The rings. The lock is held to push, to look, to settle, and by a reset; never while a command is waited for.
+pub(super) struct AdminRing {
+    state: Mutex<State>,
+    transport: Arc<dyn Transport>,
+}
+
+struct State {
+    ring: Ring,
+    /// Why no command is taken: for ever, or while a reset is under way.
+    fault: Option<QueueFault>,
+    turn: Awaited,
+    abort: Awaited,
+    /// Whether the event request is with the controller.
+    armed: bool,
+    event: Option<AsyncEvent>,
+}
+
+impl AdminRing {
+    /// Rings at the beginning of `region`, not yet known to the controller.
+    pub(super) fn new(region: Region, stride: u32) -> Self {
+        let shape = Shape {
+            queue: QueueId(0),
+            sq_entries: ENTRIES,
+            cq_entries: ENTRIES,
+            sq_offset: 0,
+            cq_offset: CQ_OFFSET,
+            stride,
+        };
+        let transport = Arc::clone(&region.transport);
+        let (turn, abort) = (Awaited::default(), Awaited::default());
+        let ring = Ring::new(region, shape);
+        let state = State { ring, fault: None, turn, abort, armed: false, event: None };
+        Self { state: Mutex::new(state), transport }
+    }
+
+    /// What the controller must be told before it is enabled.
+    pub(super) fn queues(&self) -> AdminQueues {
+        let base = self.state.lock().ring.region().address;
+        AdminQueues { submission: base, completion: base.plus(CQ_OFFSET as u64), entries: ENTRIES }
+    }
+
+    /// Keeps everybody from the rings while the controller is disabled.
+    pub(super) fn hold(&self) -> Held<'_> {
+        Held(self.state.lock())
+    }
+
+    /// The controller is enabled: commands are taken again.
+    pub(super) fn open(&self) {
+        self.state.lock().fault = None;
+    }
+
+    /// Takes no more commands: the controller did not come back.
+    pub(super) fn fail(&self, fault: QueueFault) {
+        self.state.lock().fault = Some(fault);
+    }
+
+    /// Sends one command of `owner` and waits for its end.
+    ///
+    /// # Errors
+    /// [`QueueFault::Reset`] when a reset ended it; any other ends the queue.
+    pub(super) fn run(
+        &self,
+        owner: Owner,
+        timeout_ms: u32,
+        mut entry: SubmissionEntry,
+    ) -> Result<Done, QueueFault> {
+        entry.cid = self.push(owner, &mut entry)?;
+        let mut patience = Patience::new(timeout_ms);
+        loop {
+            let seen = self.transport.events(0);
+            if let Some(done) = self.state.lock().take_done(owner, entry.cid)? {
+                return Ok(done);
+            }
+            let alive = super::alive(&*self.transport);
+            let waited = alive.and_then(|()| match patience.wait(&*self.transport, seen) {
+                true => Ok(()),
+                false => Err(QueueFault::Timeout),
+            });
+            waited.map_err(|fault| self.state.lock().give_up(owner, entry.cid, fault))?;
+        }
+    }
+
+    fn push(&self, owner: Owner, entry: &mut SubmissionEntry) -> Result<u16, QueueFault> {
+        let mut state = self.state.lock();
+        if let Some(fault) = state.fault {
+            return Err(fault);
+        }
+        let awaited = state.awaited(owner);
+        assert!(!awaited.is_out, "{owner:?} has one command at a time");
+        *awaited = Awaited { cid: owner.next(awaited.cid), is_out: true, done: None };
+        entry.cid = awaited.cid;
+        state.send(entry);
+        Ok(entry.cid)
+    }
+
+    /// Sends the event request, unless the controller has it.
+    pub(super) fn arm(&self, mut entry: SubmissionEntry) {
+        let mut state = self.state.lock();
+        if !state.armed && state.fault.is_none() {
+            entry.cid = EVENT_CID;
+            state.send(&entry);
+            state.armed = true;
+        }
+    }
+
+    /// The event that the controller told of, if one came.
+    ///
+    /// # Errors
+    /// The queue failed.
+    pub(super) fn take_event(&self) -> Result<Option<AsyncEvent>, QueueFault> {
+        let mut state = self.state.lock();
+        state.look()?;
+        Ok(state.event.take())
+    }
+}
+
+impl State {
+    fn awaited(&mut self, owner: Owner) -> &mut Awaited {
+        match owner {
+            Owner::Turn => &mut self.turn,
+            Owner::Abort => &mut self.abort,
+        }
+    }
+
+    fn send(&mut self, entry: &SubmissionEntry) {
+        self.ring.push(entry);
+        self.ring.ring();
+    }
+
+    /// Looks, and takes the end of `owner`'s command `cid`, if it is there.
+    fn take_done(&mut self, owner: Owner, cid: u16) -> Result<Option<Done>, QueueFault> {
+        let awaited = self.awaited(owner);
+        if awaited.cid != cid {
+            return Err(QueueFault::Reset);
+        }
+        self.look()?;
+        let fault = self.fault;
+        let awaited = self.awaited(owner);
+        match (awaited.done.take(), fault) {
+            (Some(done), _) => Ok(Some(done)),
+            // Another owner's look has found what makes no sense, or a reset was in between.
+            (None, Some(fault)) => Err(self.give_up(owner, cid, fault)),
+            (None, None) if !awaited.is_out => Err(QueueFault::Reset),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Ends the queue, because of a command that does not end; unless a reset has ended that.
+    fn give_up(&mut self, owner: Owner, cid: u16, fault: QueueFault) -> QueueFault {
+        let awaited = self.awaited(owner);
+        if awaited.cid != cid || !awaited.is_out {
+            return QueueFault::Reset;
+        }
+        awaited.is_out = false;
+        *self.fault.get_or_insert(fault)
+    }
+
+    /// Takes the completions that are there, and leaves each where it belongs.
+    fn look(&mut self) -> Result<(), QueueFault> {
+        loop {
+            let taken = match self.ring.take() {
+                Ok(Some(taken)) => taken,
+                Ok(None) => return Ok(()),
+                Err(fault) => return Err(self.broken(fault)),
+            };
+            let done = Done { result: self.ring.result(&taken), status: taken.status };
+            self.ring.settle();
+            if !self.leave(taken.cid, done) {
+                return Err(self.broken(QueueFault::UnknownCommand { cid: taken.cid }));
+            }
+        }
+    }
+
+    /// Leaves a completion for its owner; whether there is one.
+    fn leave(&mut self, cid: u16, done: Done) -> bool {
+        if cid == EVENT_CID {
+            if done.status.is_success() {
+                let [kind, info, log, _] = done.result.to_le_bytes();
+                self.event = Some(AsyncEvent { kind: kind & 7, info, log });
+            }
+            return core::mem::take(&mut self.armed);
+        }
+        let all = [&mut self.turn, &mut self.abort];
+        let Some(awaited) = all.into_iter().find(|one| one.is_out && one.cid == cid) else { return false };
+        (awaited.is_out, awaited.done) = (false, Some(done));
+        true
+    }
+
+    /// The controller says what makes no sense: nothing more is believed.
+    fn broken(&mut self, fault: QueueFault) -> QueueFault {
+        *self.fault.get_or_insert(fault)
+    }
+}
+
+/// The rings, of which nobody else can say anything to the controller.
+pub(super) struct Held<'a>(MutexGuard<'a, State>);
+
+impl Held<'_> {
+    /// Empties the rings, for a controller that is disabled. Commands that were waited for end with
+    /// [`QueueFault::Reset`], and so do all others until [`AdminRing::open`].
+    pub(super) fn restart(mut self) {
+        let state = &mut *self.0;
+        state.ring.restart();
+        state.fault = Some(QueueFault::Reset);
+        for awaited in [&mut state.turn, &mut state.abort] {
+            *awaited = Awaited { cid: awaited.cid, is_out: false, done: None };
+        }
+        (state.armed, state.event) = (false, None);
+    }
+}
