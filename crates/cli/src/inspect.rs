@@ -95,6 +95,9 @@ pub fn info(arguments: &Info) -> Result<(), Failure> {
 /// What a path of urgent requests is, in a line.
 fn path(path: UrgentPath) -> String {
     let what = match path {
+        UrgentPath::HmbIo { slots, slot_bytes } => {
+            return format!("{path}: {slots} slots of {} in the host's memory", size(slot_bytes.into()));
+        }
         UrgentPath::Wrr => "a queue of the class urgent",
         UrgentPath::Reserved => "a queue of their own, of no rank",
         UrgentPath::None => "the queues of all others",

@@ -98,7 +98,7 @@ pub trait Engine: Send + Sync {
     /// As [`Engine::queue`], but for [`EngineError::NoQueue`].
     fn urgent_queues(&self, depth: u16) -> Result<Vec<Box<dyn QueuePair>>, EngineError> {
         let priority = match self.urgent_path() {
-            UrgentPath::Wrr => Priority::Urgent,
+            UrgentPath::Wrr | UrgentPath::HmbIo { .. } => Priority::Urgent,
             UrgentPath::Reserved => Priority::Medium,
             UrgentPath::None => return Ok(Vec::new()),
         };

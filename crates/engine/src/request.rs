@@ -241,6 +241,14 @@ pub enum Priority {
 /// How requests that may pass others reach a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum UrgentPath {
+    /// The admin queue, with data in slots of the host memory buffer (docs/spec/hmb.md, "HMB-I/O"): past all that waits
+    /// in queues. A request that finds no slot, or has no place in one, goes by a queue as of the other paths.
+    HmbIo {
+        /// Slots: commands at once.
+        slots: u16,
+        /// Bytes of each.
+        slot_bytes: u32,
+    },
     /// A submission queue of the class urgent, in weighted round robin (Base 2.0, 3.4.4.2): the device takes its
     /// commands before all others.
     Wrr,
@@ -254,6 +262,7 @@ pub enum UrgentPath {
 impl core::fmt::Display for UrgentPath {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
+            Self::HmbIo { .. } => "hmb-io",
             Self::Wrr => "wrr",
             Self::Reserved => "reserved",
             Self::None => "none",

@@ -1,6 +1,7 @@
 //! A device string becomes a device with queues.
 
 use crate::drive;
+use crate::driver::DriverKeys;
 use crate::error::StackError;
 use crate::record;
 use crate::spec::{
@@ -14,7 +15,6 @@ use nvmed_io::{Device, DeviceOptions};
 use nvmed_nvm::{MemoryOptions, NvmEngine, NvmOptions, Place};
 use nvmed_stamps::Stamps;
 use nvmed_sys::Pages;
-use nvmed_units::NamespaceId;
 use nvmed_uring::{UringCmdEngine, UringCmdOptions, UringEngine, UringOptions};
 use nvmed_vdev::{Controller, ControllerConfig, FileOptions, Flush, InProcess, Media};
 use nvmed_vfio::{Function, FunctionOptions, Host, VfioError};
@@ -104,17 +104,18 @@ fn plain_engine(
         DeviceSpec::VfioUser(spec) => Arc::new(connect(spec)?),
         DeviceSpec::UringCmd(spec) => return uring_cmd(spec, open),
     };
-    let engine = NvmeEngine::open_namespace(transport, namespace(spec))
+    let engine = NvmeEngine::open_with(transport, driver(spec).nvme())
         .map_err(|error| StackError::Engine { device: name(), error })?;
     Ok(Arc::new(engine))
 }
 
-/// Which namespace of its controller a device is.
-fn namespace(spec: &DeviceSpec) -> NamespaceId {
+/// What the driver is asked to do with a controller.
+fn driver(spec: &DeviceSpec) -> DriverKeys {
     match spec {
-        DeviceSpec::Vfio(spec) => NamespaceId(spec.nsid),
-        DeviceSpec::VfioUser(spec) => NamespaceId(spec.nsid),
-        _ => NamespaceId(1),
+        DeviceSpec::Virtual(spec) => spec.driver,
+        DeviceSpec::Vfio(spec) => spec.driver,
+        DeviceSpec::VfioUser(spec) => spec.driver,
+        DeviceSpec::Uring(_) | DeviceSpec::UringCmd(_) => DriverKeys::default(),
     }
 }
 

@@ -7,6 +7,7 @@ pub use error::SpecError;
 pub use nvm::NvmSpec;
 
 use crate::behaviour::Behaviour;
+use crate::driver::DriverKeys;
 use crate::profile::DriveProfile;
 use nvmed_units::parse_bytes;
 use nvmed_vdev::Clock;
@@ -74,6 +75,8 @@ pub struct VirtualSpec {
     pub serial: Option<String>,
     /// Clock, latencies and faults.
     pub behaviour: Behaviour,
+    /// `hmb_io=`; it has one namespace.
+    pub driver: DriverKeys,
 }
 
 /// A controller on the PCI bus.
@@ -81,8 +84,8 @@ pub struct VirtualSpec {
 pub struct VfioSpec {
     /// PCI address, as `0000:01:00.0`.
     pub address: String,
-    /// `nsid=`: namespace.
-    pub nsid: u32,
+    /// `nsid=` and `hmb_io=`.
+    pub driver: DriverKeys,
     /// `interrupts=on`: completions raise MSI-X interrupts; `off` polls.
     pub interrupts: bool,
 }
@@ -92,8 +95,8 @@ pub struct VfioSpec {
 pub struct VfioUserSpec {
     /// Path of its socket.
     pub socket: String,
-    /// `nsid=`: namespace.
-    pub nsid: u32,
+    /// `nsid=` and `hmb_io=`.
+    pub driver: DriverKeys,
 }
 
 /// A file or a block device of the kernel.
@@ -131,6 +134,7 @@ impl Default for VirtualSpec {
             lba_bytes: 512,
             serial: None,
             behaviour: Behaviour::default(),
+            driver: DriverKeys::default(),
         }
     }
 }
@@ -148,7 +152,7 @@ impl VirtualSpec {
     const OPTIONS: &str = "media=file|dram|null, size=1G, flush=host|process, write_cache=volatile|none, \
                            lba=512|4096, serial=TEXT, clock=inline|threaded|virtual, latency=200us, read_latency=80us, \
                            write_latency=20us, bandwidth=2G, profile=tlc|FILE, hmb=64M, hmb_min=4K, hmb_entries=16, \
-                           hmb_use=map:60+read:40, hmb_io_slots=64, \
+                           hmb_use=map:60+read:40, hmb_io_slots=64, hmb_io=8, \
                            faults=drop:op=read+nth=3;delay:us=500";
 
     fn set(&mut self, setting: Setting<'_>) -> Option<()> {
@@ -163,6 +167,7 @@ impl VirtualSpec {
             ("lba", bytes) => self.lba_bytes = lba_bytes(bytes)?,
             ("serial", text) => self.serial = Some(serial(text)?),
             ("size", size) => self.size_bytes = Some(parse_bytes(size).ok()?),
+            ("hmb_io", _) => return self.driver.set(setting),
             _ => return self.behaviour.set(setting),
         }
         Some(())
@@ -187,29 +192,29 @@ impl VirtualSpec {
             options.push(format!("lba={}", self.lba_bytes));
         }
         options.extend(self.serial.iter().map(|text| format!("serial={text}")));
+        options.extend(self.driver.options());
         options.extend(self.behaviour.options());
         options
     }
 }
 
 impl VfioSpec {
-    const OPTIONS: &str = "nsid=1, interrupts=on|off";
+    const OPTIONS: &str = "nsid=1, interrupts=on|off, hmb_io=8";
 
     fn new(address: &str) -> Self {
-        Self { address: address.to_owned(), nsid: 1, interrupts: true }
+        Self { address: address.to_owned(), driver: DriverKeys::default(), interrupts: true }
     }
 
     fn set(&mut self, setting: Setting<'_>) -> Option<()> {
         match setting {
-            ("nsid", number) => self.nsid = number.parse().ok().filter(|&nsid| nsid > 0)?,
             ("interrupts", value) => self.interrupts = switch(value)?,
-            _ => return None,
+            _ => return self.driver.set(setting),
         }
         Some(())
     }
 
     fn options(&self) -> Vec<String> {
-        let mut options = nsid(self.nsid);
+        let mut options = self.driver.options();
         if !self.interrupts {
             options.push("interrupts=off".to_owned());
         }
@@ -218,18 +223,10 @@ impl VfioSpec {
 }
 
 impl VfioUserSpec {
-    const OPTIONS: &str = "nsid=1";
+    const OPTIONS: &str = "nsid=1, hmb_io=8";
 
     fn new(socket: &str) -> Self {
-        Self { socket: socket.to_owned(), nsid: 1 }
-    }
-
-    fn set(&mut self, setting: Setting<'_>) -> Option<()> {
-        match setting {
-            ("nsid", number) => self.nsid = number.parse().ok().filter(|&nsid| nsid > 0)?,
-            _ => return None,
-        }
-        Some(())
+        Self { socket: socket.to_owned(), driver: DriverKeys::default() }
     }
 }
 
@@ -288,10 +285,6 @@ fn lba_bytes(value: &str) -> Option<u32> {
         "4096" => Some(4096),
         _ => None,
     }
-}
-
-fn nsid(nsid: u32) -> Vec<String> {
-    if nsid == 1 { Vec::new() } else { vec![format!("nsid={nsid}")] }
 }
 
 /// Gives every option of `text` to `set`.
@@ -388,7 +381,7 @@ impl DeviceSpec {
             "vfio-user" => {
                 named(path, "vfio-user", "vfio-user:/run/nvmed.sock")?;
                 let mut spec = VfioUserSpec::new(path);
-                settings(options, "vfio-user", VfioUserSpec::OPTIONS, |setting| spec.set(setting))?;
+                settings(options, "vfio-user", VfioUserSpec::OPTIONS, |setting| spec.driver.set(setting))?;
                 Ok(Self::VfioUser(spec))
             }
             "uring" => {
@@ -520,7 +513,7 @@ impl DeviceSpec {
         let options = match self {
             Self::Virtual(spec) => spec.options(),
             Self::Vfio(spec) => spec.options(),
-            Self::VfioUser(spec) => nsid(spec.nsid),
+            Self::VfioUser(spec) => spec.driver.options(),
             Self::Uring(spec) => spec.options(),
             Self::UringCmd(_) => Vec::new(),
             Self::Nvm(spec) => spec.options(),
@@ -555,8 +548,10 @@ mod tests {
             "virtual:d.img?clock=virtual,profile=emmc-8ps",
             "virtual:d.img?profile=./my drive.toml,faults=stop",
             "virtual:d.img?profile=tlc,hmb=67108864,hmb_min=4096,hmb_entries=8,hmb_use=map:60+read:40,hmb_io_slots=8",
-            "vfio:0000:01:00.0?nsid=2,interrupts=off",
+            "virtual:d.img?hmb_io=8,profile=tlc,hmb=1048576",
+            "vfio:0000:01:00.0?nsid=2,hmb_io=64,interrupts=off",
             "vfio-user:/run/nvmed.sock",
+            "vfio-user:/run/nvmed.sock?hmb_io=1",
             "uring:/dev/nvme0n1?iopoll=on",
             "uring:/dev/zram0?calls=off",
             "uring:disk.img?size=1048576,direct=off,lba=4096",

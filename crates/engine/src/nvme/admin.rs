@@ -67,6 +67,10 @@ impl Admin {
         Some(AdminTurn { admin: self, page: self.page.try_lock()? })
     }
 
+    pub(super) fn rings(&self) -> &AdminRing {
+        &self.rings
+    }
+
     /// Abort (Base 2.0, 5.1): asks the controller to give up a command. Whether it did, the command's own
     /// completion tells. It needs no turn, so that it does not wait for what may be the cause.
     pub(super) fn abort(&self, queue: QueueId, cid: u16) -> Result<(), EngineError> {

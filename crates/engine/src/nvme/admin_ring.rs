@@ -4,13 +4,17 @@ use super::handshake::{AdminQueues, Patience};
 use super::ring::{CQE_BYTES, Region, Ring, SQE_BYTES, Shape};
 use crate::QueueFault;
 use nvmed_dma::Transport;
-use nvmed_nvme::{AsyncEvent, Status, SubmissionEntry};
+use nvmed_nvme::{AsyncEvent, HmbIoSlots, Status, SubmissionEntry};
 use nvmed_sys::sync::{Mutex, MutexGuard};
 use nvmed_units::QueueId;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Entries of each ring: the command of the turn, an Abort, the event request, 64 slots, and room to see a fault in.
+/// Slots of HMB-I/O at most, of which each has one command.
+const SLOTS: usize = HmbIoSlots::SLOTS_MAX as usize;
+/// Entries of each ring: a command a slot, that of the turn, an Abort, the event request, and room to see a fault in.
 const ENTRIES: u16 = 128;
+const _: () = assert!(SLOTS + 3 < ENTRIES as usize);
 const CQ_OFFSET: usize = ENTRIES as usize * SQE_BYTES;
 /// Bytes of both rings; the completion queue begins on a page, too.
 pub(super) const RINGS_BYTES: usize = (CQ_OFFSET + ENTRIES as usize * CQE_BYTES).next_multiple_of(4096);
@@ -21,7 +25,7 @@ const OWNER_BITS: u16 = 0xc000;
 /// The identifier of the event request.
 const EVENT_CID: u16 = 0x8000;
 
-/// Who waits for a command; of each there is one at a time, and so one command.
+/// Who waits for a command of their own; of each there is one at a time, and so one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// Whoever holds the turn.
@@ -41,6 +45,15 @@ impl Owner {
     }
 }
 
+/// The identifier of the next command of a slot whose last one was `cid`: the slot's number, and 255 uses, so that none
+/// is FFFFh, which stands for "no command" in the error log (Base 2.0, 5.16.1.2).
+fn next_of_slot(slot: u16, cid: u16) -> u16 {
+    const USES: u16 = 255;
+    let number = SLOTS as u16;
+    let next = ((cid & !OWNER_BITS) / number + 1) % USES;
+    OWNER_BITS | (next * number) | slot
+}
+
 /// How an admin command ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
@@ -57,6 +70,36 @@ struct Awaited {
     done: Option<Done>,
 }
 
+/// The commands of the slots of HMB-I/O, for which the queue of the slots waits.
+struct SlotCommands {
+    /// By slot: the identifier of the command, or of the last one; whether it is with the controller.
+    all: [(u16, bool); SLOTS],
+    /// Those that ended, in their order: never more than there are slots.
+    ended: VecDeque<(u16, Status)>,
+}
+
+impl SlotCommands {
+    fn new() -> Self {
+        Self { all: [(OWNER_BITS, false); SLOTS], ended: VecDeque::with_capacity(SLOTS) }
+    }
+
+    /// Notes how command `cid` ended; whether it was there.
+    fn leave(&mut self, cid: u16, status: Status) -> bool {
+        let slot = usize::from(cid) % SLOTS;
+        if self.all[slot] != (cid, true) {
+            return false;
+        }
+        self.all[slot].1 = false;
+        self.ended.push_back((slot as u16, status));
+        true
+    }
+
+    fn forget(&mut self) {
+        self.all.iter_mut().for_each(|(_, is_out)| *is_out = false);
+        self.ended.clear();
+    }
+}
+
 /// The rings. The lock is held to push, to look, to settle, and by a reset; never while a command is waited for.
 pub(super) struct AdminRing {
     state: Mutex<State>,
@@ -69,6 +112,9 @@ struct State {
     fault: Option<QueueFault>,
     turn: Awaited,
     abort: Awaited,
+    slots: SlotCommands,
+    /// The controller's epoch in which the rings are known to it.
+    epoch: u32,
     /// Whether the event request is with the controller.
     armed: bool,
     event: Option<AsyncEvent>,
@@ -88,7 +134,8 @@ impl AdminRing {
         let transport = Arc::clone(&region.transport);
         let (turn, abort) = (Awaited::default(), Awaited::default());
         let ring = Ring::new(region, shape);
-        let state = State { ring, fault: None, turn, abort, armed: false, event: None };
+        let slots = SlotCommands::new();
+        let state = State { ring, fault: None, turn, abort, slots, epoch: 0, armed: false, event: None };
         Self { state: Mutex::new(state), transport }
     }
 
@@ -150,6 +197,67 @@ impl AdminRing {
         entry.cid = awaited.cid;
         state.send(entry);
         Ok(entry.cid)
+    }
+
+    /// Puts commands of slots into the queue, which have none, in the epoch of those slots; the controller is told by
+    /// [`AdminRing::ring`], or by whoever sends a command before.
+    ///
+    /// # Errors
+    /// There was a reset, or the queue failed: none of them was put there.
+    pub(super) fn push_slots(
+        &self,
+        epoch: u32,
+        commands: &mut [(u16, SubmissionEntry)],
+    ) -> Result<(), QueueFault> {
+        let mut state = self.state.lock();
+        if let Some(fault) = state.fault {
+            return Err(fault);
+        }
+        if state.epoch != epoch {
+            return Err(QueueFault::Reset);
+        }
+        for (slot, entry) in commands {
+            let (cid, is_out) = &mut state.slots.all[usize::from(*slot)];
+            assert!(!*is_out, "slot {slot} has one command at a time");
+            (*cid, *is_out) = (next_of_slot(*slot, *cid), true);
+            entry.cid = *cid;
+            state.ring.push(entry);
+        }
+        Ok(())
+    }
+
+    /// Tells the controller of what was put into the queue.
+    pub(super) fn ring(&self) {
+        let mut state = self.state.lock();
+        if state.fault.is_none() {
+            state.ring.ring();
+        }
+    }
+
+    /// Takes what commands of slots have ended with.
+    ///
+    /// # Errors
+    /// The queue failed: of the others nothing comes.
+    pub(super) fn take_slots(&self, ended: &mut VecDeque<(u16, Status)>) -> Result<(), QueueFault> {
+        let mut state = self.state.lock();
+        let looked = state.look();
+        ended.extend(state.slots.ended.drain(..));
+        looked?;
+        state.fault.map_or(Ok(()), Err)
+    }
+
+    /// The identifier of a slot's command that is with the controller.
+    pub(super) fn cid_of_slot(&self, slot: u16) -> Option<u16> {
+        let (cid, is_out) = self.state.lock().slots.all[usize::from(slot)];
+        is_out.then_some(cid)
+    }
+
+    /// Forgets what commands of slots ended with, for a new user of the slots; whether none is with the controller.
+    pub(super) fn has_idle_slots(&self) -> bool {
+        let mut state = self.state.lock();
+        let looked = state.look();
+        state.slots.ended.clear();
+        looked.is_ok() && state.slots.all.iter().all(|&(_, is_out)| !is_out)
     }
 
     /// Sends the event request, unless the controller has it.
@@ -232,6 +340,9 @@ impl State {
 
     /// Leaves a completion for its owner; whether there is one.
     fn leave(&mut self, cid: u16, done: Done) -> bool {
+        if cid & OWNER_BITS == OWNER_BITS {
+            return self.slots.leave(cid, done.status);
+        }
         if cid == EVENT_CID {
             if done.status.is_success() {
                 let [kind, info, log, _] = done.result.to_le_bytes();
@@ -255,15 +366,16 @@ impl State {
 pub(super) struct Held<'a>(MutexGuard<'a, State>);
 
 impl Held<'_> {
-    /// Empties the rings, for a controller that is disabled. Commands that were waited for end with
-    /// [`QueueFault::Reset`], and so do all others until [`AdminRing::open`].
-    pub(super) fn restart(mut self) {
+    /// Empties the rings, for a controller that is disabled, and then in another epoch. Commands that were waited for
+    /// end with [`QueueFault::Reset`], and so do all others until [`AdminRing::open`].
+    pub(super) fn restart(mut self, epoch: u32) {
         let state = &mut *self.0;
         state.ring.restart();
         state.fault = Some(QueueFault::Reset);
         for awaited in [&mut state.turn, &mut state.abort] {
             *awaited = Awaited { cid: awaited.cid, is_out: false, done: None };
         }
-        (state.armed, state.event) = (false, None);
+        state.slots.forget();
+        (state.epoch, state.armed, state.event) = (epoch, false, None);
     }
 }

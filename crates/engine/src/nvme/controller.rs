@@ -1,7 +1,10 @@
 //! The controller as the engine and its queues share it: bringing it up, resetting it, hearing from it.
 
+use super::NvmeOptions;
 use super::admin::{Admin, AdminTurn, Class};
+use super::admin_ring::AdminRing;
 use super::handshake;
+use super::hmb_io::{HmbIo, Shown};
 use super::host_memory::HostMemory;
 use super::namespace::Namespace;
 use super::ring::Shape;
@@ -12,7 +15,7 @@ use nvmed_nvme::{AsyncEvent, Cns, FeatureId, IdentifyController, IdentifyNamespa
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_units::{DeviceAddress, NamespaceId, QueueId};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use zerocopy::FromBytes;
 
 /// I/O queue pairs asked for: more than the cores of most machines, and few enough to count.
@@ -48,6 +51,14 @@ pub(super) struct Controller {
     free: Mutex<Vec<u16>>,
     /// Memory that the controller has been lent: given back after it was disabled, as the queues' is.
     host_memory: Mutex<Option<HostMemory>>,
+    /// Slots of HMB-I/O to be asked for; 0 is none.
+    slots_wanted: u16,
+    /// The slots that the controller has granted, and in which epoch it was asked.
+    hmb_io: Mutex<(u32, Option<Arc<HmbIo>>)>,
+    /// Whether a queue pair uses the slots.
+    are_slots_used: AtomicBool,
+    /// What the device was shown, where slots are asked for.
+    pub(super) shown: Shown,
 }
 
 impl Controller {
@@ -57,7 +68,7 @@ impl Controller {
     /// It does not answer in its time, cannot be driven, or has no such namespace.
     pub(super) fn open(
         transport: Arc<dyn Transport>,
-        nsid: NamespaceId,
+        NvmeOptions { nsid, hmb_io_slots }: NvmeOptions,
     ) -> Result<(Self, Namespace, Geometry), EngineError> {
         let cap = handshake::capabilities(&*transport)?;
         handshake::disable(&*transport, handshake::timeout_ms(cap))?;
@@ -73,6 +84,10 @@ impl Controller {
             events: Mutex::default(),
             free: Mutex::default(),
             host_memory: Mutex::default(),
+            slots_wanted: if nsid == HmbIo::NAMESPACE { hmb_io_slots } else { 0 },
+            hmb_io: Mutex::default(),
+            are_slots_used: AtomicBool::new(false),
+            shown: Shown::default(),
         };
         let (namespace, geometry) = controller.bring_up(&mut controller.turn())?;
         *controller.free.lock() = (1..=geometry.queues_max).rev().collect();
@@ -108,7 +123,7 @@ impl Controller {
     }
 
     /// Lends a controller the memory that it would like; after a reset what it had before. Without, it does its work,
-    /// too, so that nothing here is an error.
+    /// too, so that nothing here is an error. Then asks for slots of HMB-I/O there, if they are wanted.
     fn lend(&self, admin: &mut AdminTurn<'_>, wanted: &IdentifyController) {
         let mut memory = self.host_memory.lock();
         let again = memory.is_some();
@@ -120,6 +135,38 @@ impl Controller {
             // After any other error nobody knows whether the controller uses it.
             *memory = None;
         }
+        let lent = memory.as_ref().filter(|_| self.slots_wanted > 0 && matches!(lent, Some(Ok(()))));
+        let hmb_io = lent.and_then(|memory| HmbIo::ask(admin, memory, wanted, self.slots_wanted));
+        *self.hmb_io.lock() = (self.epoch(), hmb_io.map(Arc::new));
+    }
+
+    /// The slots of HMB-I/O, and the epoch in which the controller has granted them, or has not.
+    pub(super) fn hmb_io(&self) -> (u32, Option<Arc<HmbIo>>) {
+        self.hmb_io.lock().clone()
+    }
+
+    /// Whether slots of HMB-I/O are asked for.
+    pub(super) fn wants_slots(&self) -> bool {
+        self.slots_wanted > 0
+    }
+
+    /// Takes the slots for a queue pair; whether they were free.
+    pub(super) fn take_slots(&self) -> bool {
+        let were_free = !self.are_slots_used.swap(true, Ordering::AcqRel);
+        if were_free && !self.rings().has_idle_slots() {
+            self.give_slots_back();
+            return false;
+        }
+        were_free
+    }
+
+    pub(super) fn give_slots_back(&self) {
+        self.are_slots_used.store(false, Ordering::Release);
+    }
+
+    /// The rings of the admin queue, for commands that need no turn.
+    pub(super) fn rings(&self) -> &AdminRing {
+        self.admin.rings()
     }
 
     /// What the controller has been lent.
@@ -179,8 +226,8 @@ impl Controller {
         let held = admin.rings().hold();
         handshake::disable(&*self.transport, handshake::timeout_ms(self.cap))?;
         // Release: queues that see the new epoch give their memory back, which the device has let go of.
-        self.epoch.fetch_add(1, Ordering::Release);
-        held.restart();
+        let before = self.epoch.fetch_add(1, Ordering::Release);
+        held.restart(before + 1);
         let up = self.bring_up(&mut admin);
         if up.is_err() {
             let csts = handshake::status(&*self.transport).0;
@@ -266,8 +313,8 @@ impl Controller {
         shape: &Shape,
         base: DeviceAddress,
         options: &QueueOptions,
+        vector: u16,
     ) -> Result<u32, EngineError> {
-        let vector = self.vector(shape.queue);
         let class = Class { priority: options.priority, interrupts: options.interrupts, vector };
         // No reset happens while the lock is held.
         let mut admin = self.turn();

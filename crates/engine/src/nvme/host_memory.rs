@@ -5,6 +5,7 @@ use super::ring::Region;
 use crate::{EngineError, HostMemoryUse};
 use nvmed_dma::{MapError, Transport};
 use nvmed_nvme::{HostMemoryDescriptor, IdentifyController};
+use nvmed_sys::Mapping;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -56,6 +57,11 @@ impl HostMemory {
     /// The controller refused or failed: it has none then.
     pub(super) fn lend(&self, admin: &mut AdminTurn<'_>, again: bool) -> Result<(), EngineError> {
         admin.enable_host_memory((self.pages, again), (self.list.address, self.ranges.len() as u32))
+    }
+
+    /// The memory of the ranges, in the order of the list.
+    pub(super) fn ranges(&self) -> impl ExactSizeIterator<Item = &Arc<Mapping>> {
+        self.ranges.iter().map(|(region, _)| &region.memory)
     }
 
     /// What is lent.

@@ -4,6 +4,8 @@ mod admin;
 mod admin_ring;
 mod controller;
 mod handshake;
+mod hmb_io;
+mod hmb_io_queue;
 mod host_memory;
 mod namespace;
 mod prp;
@@ -11,10 +13,11 @@ mod queue;
 mod ring;
 
 use crate::{
-    Command, Engine, EngineError, Geometry, HostMemoryUse, QUEUE_DEPTH_MAX, QueueFault, QueueOptions,
-    QueuePair, Transfer, UrgentPath, Waited,
+    Command, Engine, EngineError, Geometry, HostMemoryUse, Priority, QUEUE_DEPTH_MAX, QueueFault,
+    QueueOptions, QueuePair, Transfer, UrgentPath, Waited,
 };
 use controller::Controller;
+use hmb_io_queue::HmbIoQueue;
 use namespace::Namespace;
 use nvmed_dma::Transport;
 use nvmed_nvme::AsyncEvent;
@@ -44,6 +47,23 @@ fn alive(transport: &dyn Transport) -> Result<(), QueueFault> {
     Ok(())
 }
 
+/// How a controller is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvmeOptions {
+    /// The namespace.
+    pub nsid: NamespaceId,
+    /// Slots of HMB-I/O that the driver asks for, where the drive offers that (docs/spec/hmb.md, "HMB-I/O"), of
+    /// namespace 1 only; 0, the default, is none: it lets the host write to a buffer that is enabled, which NVMe Base
+    /// 2.0, 8.9, does not.
+    pub hmb_io_slots: u16,
+}
+
+impl Default for NvmeOptions {
+    fn default() -> Self {
+        Self { nsid: NamespaceId(1), hmb_io_slots: 0 }
+    }
+}
+
 /// An NVMe controller with one of its namespaces.
 pub struct NvmeEngine {
     controller: Arc<Controller>,
@@ -58,21 +78,21 @@ impl NvmeEngine {
     /// # Errors
     /// The controller does not answer in its time, cannot be driven, or has no such namespace.
     pub fn open(transport: Arc<dyn Transport>) -> Result<Self, EngineError> {
-        Self::open_namespace(transport, NamespaceId(1))
+        Self::open_with(transport, NvmeOptions::default())
     }
 
-    /// As [`NvmeEngine::open`], with another namespace.
+    /// As [`NvmeEngine::open`], with another namespace, or more that is asked of the controller.
     ///
     /// # Errors
     /// As [`NvmeEngine::open`].
-    pub fn open_namespace(transport: Arc<dyn Transport>, nsid: NamespaceId) -> Result<Self, EngineError> {
+    pub fn open_with(transport: Arc<dyn Transport>, options: NvmeOptions) -> Result<Self, EngineError> {
         let cap = handshake::capabilities(&*transport)?;
-        let (controller, namespace, geometry) = Controller::open(transport, nsid)?;
+        let (controller, namespace, geometry) = Controller::open(transport, options)?;
         Ok(Self { controller: Arc::new(controller), namespace, geometry, cap })
     }
 
     /// Makes queue `queue` in fresh memory: entries, completions, then one PRP list a slot.
-    fn create(&self, queue: QueueId, options: QueueOptions) -> Result<NvmeQueue, EngineError> {
+    fn create(&self, queue: QueueId, options: QueueOptions, vector: u16) -> Result<NvmeQueue, EngineError> {
         const PAGE: usize = 4096;
         let depth = options.depth;
         let sq_entries = depth + 1;
@@ -86,7 +106,39 @@ impl NvmeEngine {
         let bytes = lists_offset + usize::from(depth) * list_bytes;
         let region = admin::region(&self.controller.transport, bytes)?;
         let ring = ring::Ring::new(region, shape);
-        NvmeQueue::new(Arc::clone(&self.controller), ring, self.namespace, options, lists_offset)
+        NvmeQueue::new(Arc::clone(&self.controller), ring, self.namespace, (options, vector), lists_offset)
+    }
+
+    /// A new queue pair, whose interrupt vector is `vector`, or as its number has it.
+    fn pair(&self, options: QueueOptions, vector: Option<u16>) -> Result<NvmeQueue, EngineError> {
+        let (depth_max, queues_max) = (self.geometry.queue_depth_max, self.geometry.queues_max);
+        if !(1..=depth_max).contains(&options.depth) {
+            return Err(EngineError::Depth { depth: options.depth, depth_max });
+        }
+        let number = self.controller.number(queues_max)?;
+        let vector = vector.unwrap_or_else(|| self.controller.vector(number));
+        let made = self.create(number, options, vector);
+        if made.is_err() {
+            self.controller.give_back(number);
+        }
+        made
+    }
+
+    /// A queue pair for requests that may pass others.
+    fn urgent_pair(&self, depth: u16) -> Result<Box<dyn QueuePair>, EngineError> {
+        let priority = if handshake::arbitrates(self.cap) { Priority::Urgent } else { Priority::Medium };
+        let options = QueueOptions { priority, ..QueueOptions::depth(depth) };
+        if self.controller.hmb_io().1.is_none() || !self.controller.take_slots() {
+            return Ok(Box::new(self.pair(options, None)?));
+        }
+        // What goes by slots completes in the admin queue, of vector 0; a caller waits for one vector.
+        match self.pair(options, Some(0)) {
+            Ok(pair) => Ok(Box::new(HmbIoQueue::new(Arc::clone(&self.controller), self.namespace, pair))),
+            Err(error) => {
+                self.controller.give_slots_back();
+                Err(error)
+            }
+        }
     }
 }
 
@@ -100,24 +152,32 @@ impl Engine for NvmeEngine {
     }
 
     fn queue(&self, options: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError> {
-        let (depth_max, queues_max) = (self.geometry.queue_depth_max, self.geometry.queues_max);
-        if !(1..=depth_max).contains(&options.depth) {
-            return Err(EngineError::Depth { depth: options.depth, depth_max });
-        }
-        let number = self.controller.number(queues_max)?;
-        let made = self.create(number, options);
-        if made.is_err() {
-            self.controller.give_back(number);
-        }
-        Ok(Box::new(made?))
+        Ok(Box::new(self.pair(options, None)?))
     }
 
     fn urgent_path(&self) -> UrgentPath {
-        if handshake::arbitrates(self.cap) { UrgentPath::Wrr } else { UrgentPath::Reserved }
+        match self.controller.hmb_io() {
+            (_, Some(hmb_io)) => hmb_io.path(),
+            (_, None) if handshake::arbitrates(self.cap) => UrgentPath::Wrr,
+            (_, None) => UrgentPath::Reserved,
+        }
+    }
+
+    fn urgent_queues(&self, depth: u16) -> Result<Vec<Box<dyn QueuePair>>, EngineError> {
+        match self.urgent_pair(depth) {
+            Ok(pair) => Ok(vec![pair]),
+            Err(EngineError::NoQueue { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
     }
 
     fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, EngineError> {
-        self.controller.transport.map(memory).map_err(EngineError::Map)
+        if !self.controller.wants_slots() {
+            return self.controller.transport.map(memory).map_err(EngineError::Map);
+        }
+        let address = self.controller.transport.map(Arc::clone(&memory)).map_err(EngineError::Map)?;
+        self.controller.shown.add(address, memory);
+        Ok(address)
     }
 
     fn memory(&self, bytes: usize, pages: Pages) -> Result<Mapping, EngineError> {
@@ -126,6 +186,9 @@ impl Engine for NvmeEngine {
     }
 
     fn unmap(&self, address: DeviceAddress) {
+        if self.controller.wants_slots() {
+            self.controller.shown.remove(address);
+        }
         self.controller.transport.unmap(address);
     }
 

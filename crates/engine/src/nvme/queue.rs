@@ -23,6 +23,8 @@ pub(super) struct NvmeQueue {
     slots: Slots,
     namespace: Namespace,
     options: QueueOptions,
+    /// Its interrupt vector.
+    vector: u16,
     /// The controller's epoch in which the device was told of this queue.
     epoch: u32,
     /// Where the slots' PRP lists begin, and the bytes of each.
@@ -40,13 +42,23 @@ impl NvmeQueue {
         controller: Arc<Controller>,
         ring: Ring,
         namespace: Namespace,
-        options: QueueOptions,
+        (options, vector): (QueueOptions, u16),
         lists_offset: usize,
     ) -> Result<Self, EngineError> {
         let list_bytes = list_bytes(namespace.transfer_blocks_max * namespace.lba_bytes());
-        let epoch = controller.create(ring.shape(), ring.region().address, &options)?;
-        let slots = Slots::new(options.depth);
-        Ok(Self { controller, ring, slots, namespace, options, epoch, lists_offset, list_bytes, fault: None })
+        let epoch = controller.create(ring.shape(), ring.region().address, &options, vector)?;
+        Ok(Self {
+            controller,
+            ring,
+            slots: Slots::new(options.depth),
+            namespace,
+            options,
+            vector,
+            epoch,
+            lists_offset,
+            list_bytes,
+            fault: None,
+        })
     }
 
     /// After a reset, when every request of before was handed out: makes the queue known again.
@@ -64,7 +76,7 @@ impl NvmeQueue {
         self.ring.restart();
         self.slots = Slots::new(self.options.depth);
         let base = self.ring.region().address;
-        match self.controller.create(self.ring.shape(), base, &self.options) {
+        match self.controller.create(self.ring.shape(), base, &self.options, self.vector) {
             Ok(epoch) => {
                 self.epoch = epoch;
                 Ok(())
@@ -297,7 +309,7 @@ impl QueuePair for NvmeQueue {
     }
 
     fn vector(&self) -> u16 {
-        self.controller.vector(self.ring.queue())
+        self.vector
     }
 
     fn expire(&mut self) {

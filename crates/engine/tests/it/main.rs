@@ -7,3 +7,4 @@ mod hostile;
 mod identify;
 mod puppet;
 mod recovery;
+mod slots;

@@ -5,8 +5,9 @@
 use nvmed_dma::{AddressSpace, DeviceAddress, MapError, Transport, Waited};
 use nvmed_engine::{Completion, Operation, QueuePair, Request, Segment};
 use nvmed_nvme::{
-    AdminOpcode, AsyncEvent, CompletionEntry, DsmRange, IdentifyController, IdentifyNamespace, LbaFormat,
-    Status, SubmissionEntry, register,
+    AdminOpcode, AsyncEvent, CompletionEntry, DriveIdentity, DsmRange, FeatureId, HmbIoControl,
+    HmbIoMetadata, HmbIoPlaces, HmbIoSlots, HostMemoryDescriptor, HostMemoryPlace, IdentifyController,
+    IdentifyNamespace, LbaFormat, Status, SubmissionEntry, register,
 };
 use nvmed_sys::Mapping;
 use nvmed_units::Lba;
@@ -56,6 +57,9 @@ pub struct Vices {
     pub command_set: Option<u8>,
     /// Interrupt vectors; 0 is as 1.
     pub vectors: u16,
+    /// Slots of HMB-I/O that it offers, which is no vice, with a control block of another version if it is told so.
+    pub slots: u16,
+    pub strange_block: bool,
 }
 
 /// What Identify says of a controller that can be driven.
@@ -108,6 +112,9 @@ struct State {
     held: Option<(u8, Option<SubmissionEntry>)>,
     /// Whether whoever waits sleeps.
     asleep: bool,
+    /// Where the memory is that it was lent, and the commands of slots that came.
+    lent: u64,
+    slot_commands: Vec<SubmissionEntry>,
 }
 
 pub struct Puppet {
@@ -149,6 +156,62 @@ impl Puppet {
     pub fn admin(&self, opcode: AdminOpcode) -> Vec<SubmissionEntry> {
         let state = self.state();
         state.admin.iter().filter(|entry| entry.opcode == opcode as u8).copied().collect()
+    }
+
+    /// Where the metadata of a slot lies, and its data.
+    fn places(slot: u16) -> HmbIoPlaces {
+        let place = |offset| HostMemoryPlace { segment: 0, offset };
+        let data = 2 * 4096 + u32::from(slot) * HmbIoSlots::PAGES_MAX as u32 * 4096;
+        HmbIoPlaces { metadata: place(4096 + u32::from(slot) * 64), data: place(data) }
+    }
+
+    fn lent(&self, offset: u32, bytes: usize) -> (Arc<Mapping>, usize) {
+        let address = DeviceAddress(self.state().lent + u64::from(offset));
+        self.space.resolve(address, bytes).expect("it was lent memory")
+    }
+
+    /// Commands of slots that came since the last call, with their metadata.
+    pub fn slot_commands(&self) -> Vec<(SubmissionEntry, HmbIoMetadata)> {
+        let commands = core::mem::take(&mut self.state().slot_commands);
+        let told = |command: SubmissionEntry| {
+            let mut metadata = HmbIoMetadata::default();
+            let (memory, at) = self.lent(Self::places(command.cdw10 as u16).metadata.offset, 64);
+            memory.read(at, metadata.as_mut_bytes());
+            (command, metadata)
+        };
+        commands.into_iter().map(told).collect()
+    }
+
+    /// The first `bytes` bytes of a slot.
+    pub fn slot(&self, slot: u32, bytes: usize) -> (Arc<Mapping>, usize) {
+        self.lent(Self::places(slot as u16).data.offset, bytes)
+    }
+
+    /// Completes a command of the admin queue.
+    pub fn end(&self, cid: u16, status: Status) {
+        self.post(0, self.good(0, cid, status));
+    }
+
+    /// Notes what a Set Features says of the host's memory, and answers it, if it is of that.
+    fn set_host_memory(&self, command: &SubmissionEntry) -> Option<u32> {
+        if command.cdw10 == FeatureId::HostMemoryBuffer as u32 && command.cdw11 & 1 != 0 {
+            let list = DeviceAddress(u64::from(command.cdw13) | u64::from(command.cdw14) << 32);
+            let (memory, at) = self.space.resolve(list, size_of::<HostMemoryDescriptor>()).unwrap();
+            self.state().lent = u64::from(memory.u32(at).load(Ordering::Relaxed))
+                | u64::from(memory.u32(at + 4).load(Ordering::Relaxed)) << 32;
+            return Some(0);
+        }
+        if command.cdw10 != FeatureId::HmbIo as u32 {
+            return None;
+        }
+        let asked = HmbIoSlots::of(command.cdw11);
+        let granted = HmbIoSlots { slots: asked.slots.min(self.vices.slots), ..asked };
+        let mut block = HmbIoControl::new(granted);
+        block.version += u32::from(self.vices.strange_block);
+        (0..granted.slots).for_each(|slot| block.places[usize::from(slot)] = Self::places(slot));
+        let (memory, at) = self.lent(0, size_of_val(&block));
+        memory.write(at, block.as_bytes());
+        Some(granted.dword())
     }
 
     /// Does not answer the next admin command of that opcode; whoever waits sleeps until [`Puppet::wake`].
@@ -292,6 +355,10 @@ impl Puppet {
                 }
                 continue;
             }
+            if command.opcode == AdminOpcode::HmbIo as u8 {
+                self.state().slot_commands.push(command);
+                continue;
+            }
             if let Some((opcode, held @ None)) = &mut self.state().held
                 && *opcode == command.opcode
             {
@@ -309,6 +376,7 @@ impl Puppet {
 
     fn execute_admin(&self, command: &SubmissionEntry) -> u32 {
         const IDENTIFY: u8 = AdminOpcode::Identify as u8;
+        const SET_FEATURES: u8 = AdminOpcode::SetFeatures as u8;
         const CREATE_CQ: u8 = AdminOpcode::CreateCq as u8;
         const CREATE_SQ: u8 = AdminOpcode::CreateSq as u8;
         let (queue, entries) = (command.cdw10 & 0xffff, (command.cdw10 >> 16) + 1);
@@ -320,7 +388,22 @@ impl Puppet {
                 // An EUI-64, then the command set.
                 self.copy_in(command.prp1, &[1, 8, 0, 0, 2, 0, 0, 0, 0, 0, 0, 1, 4, 1, 0, 0, csi, 0]);
             }
-            IDENTIFY if command.cdw10 == 1 => self.copy_in(command.prp1, good_controller().as_bytes()),
+            IDENTIFY if command.cdw10 == 1 => {
+                let mut page = good_controller();
+                if self.vices.slots > 0 {
+                    (page.hmpre, page.mdts) = (1024, 0);
+                    let mut drive = DriveIdentity::default();
+                    (drive.hmb_io_version, drive.hmb_io_slots) =
+                        (HmbIoControl::VERSION, self.vices.slots.into());
+                    page.vendor.copy_from_slice(drive.as_bytes());
+                }
+                self.copy_in(command.prp1, page.as_bytes());
+            }
+            SET_FEATURES => {
+                if let Some(result) = self.set_host_memory(command) {
+                    return result;
+                }
+            }
             IDENTIFY => {
                 let mut page = good_namespace();
                 page.nsze = if self.vices.no_namespace { 0 } else { self.state().lbas.unwrap_or(LBAS) };
