@@ -10,6 +10,7 @@ mod queues;
 mod recording;
 mod recovery;
 mod schedulers;
+mod slots;
 mod system_calls;
 mod tickets;
 mod urgent;
