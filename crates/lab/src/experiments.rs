@@ -17,7 +17,7 @@ use crate::experiment::Experiment;
 /// here, and its entry in `data/published.json`.
 #[must_use]
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    static ALL: [&dyn Experiment; 36] = [
+    static ALL: [&dyn Experiment; 37] = [
         &baseline::SEQUENTIAL,
         &baseline::RANDREAD_1T,
         &baseline::RANDWRITE_1T,
@@ -54,6 +54,7 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &hmbio::Flat,
         &hmbio::BackgroundCost,
         &hmbio::ProgramStart,
+        &hmbio::RealTime,
     ];
     &ALL
 }

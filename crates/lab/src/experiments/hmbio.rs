@@ -10,6 +10,7 @@ mod oracle;
 mod path;
 mod queue_pair;
 mod queueing;
+mod real_time;
 mod tail;
 mod workload;
 
@@ -17,6 +18,7 @@ pub(super) use cost::BackgroundCost;
 pub(super) use latency::{AverageLatency, PerRequest};
 pub(super) use launch::ProgramStart;
 pub(super) use queueing::{Queueing, SqWaiting};
+pub(super) use real_time::RealTime;
 pub(super) use tail::{Flat, Tail};
 
 #[cfg(test)]

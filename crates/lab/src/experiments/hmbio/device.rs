@@ -102,6 +102,14 @@ impl Device {
     /// # Errors
     /// The profile is not what this expects.
     pub(super) fn with(window: u32, inside: Inside) -> Result<Self, LabError> {
+        Self::of_part(window, inside, PART)
+    }
+
+    /// As [`Self::with`], with such a part of the data.
+    ///
+    /// # Errors
+    /// As [`Self::with`].
+    pub(super) fn of_part(window: u32, inside: Inside, part: u64) -> Result<Self, LabError> {
         let failed = |error: nvmed_stack::ProfileFault| LabError::missing(error.to_string());
         let named = DriveProfile::named(PROFILE).map_err(failed)?;
         let mut profile = named.drive(named.usual_bytes()).map_err(failed)?;
@@ -116,7 +124,7 @@ impl Device {
         (array.registers, array.urgent) = (1 + u32::from(inside.has_register), inside.profile());
         let planes = array.planes_total();
         // Whole blocks on each plane.
-        let plane_blocks = (array.logical_units() / PART / u64::from(planes * block_units)) as u32;
+        let plane_blocks = (array.logical_units() / part / u64::from(planes * block_units)) as u32;
         let units = u64::from(plane_blocks) * u64::from(planes * block_units);
         array.capacity_bytes = units * UNIT_BYTES;
         array.blocks[0].per_plane = plane_blocks + spare / planes;
