@@ -707,16 +707,16 @@ fn what_is_written_with_fua_outlives_the_drive() {
         };
         let media = open(Some(byte_of(UNITS)));
         let drive = KeptDrive::create((&image, &media, Flush::Process), (&profile, "# a drive\n"), false);
-        let host = Host::of(Controller::with_kept_drive(config(Clock::Inline), media, drive.unwrap()));
+        let host = Host::of(Controller::with_kept_drive(config(Clock::Virtual), media, drive.unwrap()));
         let mut host = SlotHost::of(host, 1, 64);
         host.host.enable();
         assert!(host.lend().is_success() && host.ask(FOUR).status().is_success());
         assert!(host.run(0, WRITE | fua, byte_of(10), PAGE as u32).is_success());
-        // As a process that is killed.
+        // As a process that is killed. No look was late in simulated time: no program has ended meanwhile.
         std::mem::forget(host);
         let media = open(None);
         let drive = KeptDrive::open((&image, &media, Flush::Process), &profile).unwrap();
-        let mut host = Host::of(Controller::with_kept_drive(config(Clock::Inline), media, drive));
+        let mut host = Host::of(Controller::with_kept_drive(config(Clock::Virtual), media, drive));
         host.enable();
         let entry = SubmissionEntry { opcode: 6, cdw10: 0, cdw11: 0, cdw12: 0, ..host.data(6, 0, 1, PAGE) };
         assert!(host.admin(entry).status().is_success());
