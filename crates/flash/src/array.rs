@@ -59,7 +59,7 @@ pub(crate) struct Op {
     pub array_ns: u64,
     /// The block, where that matters.
     pub block: u32,
-    /// It is a read of an urgent command, which has a rank.
+    /// It is for an urgent command, which has a rank.
     pub urgent: bool,
     /// When it joined its queue, among all that ever joined one.
     order: u64,
@@ -100,9 +100,9 @@ pub(crate) struct Plane {
     /// Registers that nothing has.
     pub free: u32,
     /// Registers that are on their way to the controller.
-    leaving: u32,
+    pub(crate) leaving: u32,
     /// Registers that are filled, or are to be.
-    filling: u32,
+    pub(crate) filling: u32,
     fair: Fair,
 }
 
@@ -191,6 +191,12 @@ impl Array {
     /// Resources of the calendar that an array needs.
     pub fn resources(profile: &ArrayProfile) -> usize {
         (profile.channels + profile.dies_total() + u32::from(profile.urgent.is_some())) as usize
+    }
+
+    /// Whether a die's number is that of the timer.
+    #[inline]
+    pub(crate) fn is_timer(&self, die: usize) -> bool {
+        die == self.dies.len()
     }
 
     /// Which resource a number from `base` on is: a channel, or else a die; the number after the last one is the timer.
@@ -343,12 +349,15 @@ impl Array {
         if count > 0 || ready == [0; ACTS] {
             return;
         }
-        let orders = [Act::Read, Act::Program, Act::Erase].map(|act| match ready[act as usize] {
+        let mut orders = [Act::Read, Act::Program, Act::Erase].map(|act| match ready[act as usize] {
             0 => NEVER,
             _ => {
                 self.planes_of(number).map(|plane| since(plane.ready(act), &self.ops)).min().unwrap_or(NEVER)
             }
         });
+        if self.urgent.is_some() && self.awaits_urgent_program(number) {
+            orders[Act::Program as usize..].fill(NEVER);
+        }
         let Some(act) = self.dies[number].fair.choice(&orders, self.profile.overtakes) else { return };
         let is_soon_ready = if self.urgent.is_some() {
             self.is_soon_ready_beside(number, act)
@@ -380,6 +389,9 @@ impl Array {
         self.working.begin(now, count);
         let others = (count as u64).saturating_sub(1) * self.profile.multi_plane_ns;
         calendar.set(self.base + self.channels.len() + number, now + longest + others);
+        if let Some(urgent) = &mut self.urgent {
+            urgent.runs_until(number, now + longest + others);
+        }
     }
 
     /// How long planes have worked.
@@ -402,14 +414,16 @@ impl Array {
             plane.free += 1;
             self.change_plane(op.plane);
             self.free.push(entry);
-            if op.urgent
-                && let Some(urgent) = &mut self.urgent
-            {
-                urgent.gave_back(op.plane as usize);
+            if op.urgent {
+                self.urgent_gave_back(op.plane);
             }
             return Some(op);
         }
         self.join(entry);
+        if op.urgent {
+            self.urgent_program_came(entry);
+            return None;
+        }
         let plane = &mut self.planes[op.plane as usize];
         plane.filling -= 1;
         plane.ready[Act::Program as usize].push(&mut self.ops, entry);
@@ -420,10 +434,6 @@ impl Array {
     /// A die has ended what it did: reads go to the bus, programs and erases are done. Answers these.
     #[inline]
     pub fn ended(&mut self, number: usize, now: u64, calendar: &mut Calendar) -> Done {
-        if number == self.dies.len() {
-            self.timer_ended(calendar);
-            return Done { ops: [None; DIE_PLANES_MAX] };
-        }
         calendar.set(self.base + self.channels.len() + number, NEVER);
         self.changed = true;
         self.changed_dies.set(number);
@@ -450,6 +460,9 @@ impl Array {
                     if op.act == Act::Program {
                         self.planes[op.plane as usize].free += 1;
                         self.change_plane(op.plane);
+                        if op.urgent {
+                            self.urgent_gave_back(op.plane);
+                        }
                     }
                     self.free.push(entry);
                 }
@@ -467,6 +480,6 @@ pub(crate) struct Done {
 
 /// Since when the first of a queue waits.
 #[inline]
-fn since(queue: Fifo, ops: &[Op]) -> u64 {
+pub(crate) fn since(queue: Fifo, ops: &[Op]) -> u64 {
     queue.head().map_or(NEVER, |op| ops[op as usize].order)
 }

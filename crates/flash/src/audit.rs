@@ -132,6 +132,19 @@ impl<W: Words> Layer<W> {
             assert!(gather.len == len && gather.forced <= len, "gathered slots");
             gathered += len as usize;
         }
+        for gather in &self.urgent {
+            let (mut list, mut len) = (gather.slots(), 0);
+            while let Some(slot) = list.pop(&mut links) {
+                let slot = &self.buffer.slots[slot as usize];
+                assert!(
+                    slot.stage == Stage::Gathered && slot.is_urgent && slot.waiter != NONE,
+                    "urgent slots"
+                );
+                len += 1;
+            }
+            assert_eq!(gather.len, len, "urgent gathered slots");
+            gathered += len as usize;
+        }
         assert_eq!(slots().filter(|slot| slot.stage == Stage::Gathered).count(), gathered, "gathered slots");
         let oldest = slots().filter(|slot| slot.stage != Stage::Free).map(|slot| slot.version).min();
         assert_eq!(self.buffer.oldest_version(), oldest, "the oldest version");

@@ -29,6 +29,8 @@ pub(crate) struct Slot {
     pub waiter: u32,
     /// The kind of blocks that it goes to.
     pub kind: u8,
+    /// It goes to the blocks of urgent writes.
+    pub is_urgent: bool,
     next: u32,
     /// Neighbours among the slots in use, by version.
     before: u32,
@@ -62,6 +64,7 @@ impl Buffer {
             old_version: 0,
             waiter: NONE,
             kind: 0,
+            is_urgent: false,
             next: NONE,
             before: NONE,
             after: NONE,
@@ -114,6 +117,7 @@ impl Buffer {
             old_version,
             waiter: NONE,
             kind: 0,
+            is_urgent: false,
             next: NONE,
             before,
             after: NONE,

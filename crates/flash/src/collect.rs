@@ -16,10 +16,14 @@ impl<W: Words> Layer<W> {
         free <= self.profile.gc_blocks as usize || self.quiet && free < self.profile.gc_idle_blocks as usize
     }
 
-    /// What is read for a host's write that waits is as urgent as that. Programs are not: those of one block keep their
-    /// order.
-    fn class(&self, group: usize) -> Class {
-        if self.groups[group].free.len() <= self.profile.floor() { Class::Host } else { Class::Layer }
+    /// What is read for a host's write that waits has the rank of that. Programs have not: those of one block keep
+    /// their order.
+    fn class(&self, group: usize) -> (Class, bool) {
+        if self.groups[group].free.len() > self.streams.floor() {
+            return (Class::Layer, false);
+        }
+        let gather = self.urgent.get(self.geometry.kind_of_group(group));
+        (Class::Host, gather.is_some_and(|gather| gather.is_stuck))
     }
 
     /// Goes on with the collection of a group.
@@ -86,7 +90,7 @@ impl<W: Words> Layer<W> {
     /// collected.
     fn close_cold(&mut self, number: usize) {
         let Some(block) = self.groups[number].open[COLD] else { return };
-        let is_short = self.groups[number].free.len() <= self.profile.floor();
+        let is_short = self.groups[number].free.len() <= self.streams.floor();
         if is_short && self.blocks[block as usize].programs == 0 {
             self.groups[number].open[COLD] = None;
             self.blocks[block as usize].next_row = self.geometry.shape_of_group(number).rows;
@@ -157,7 +161,7 @@ impl<W: Words> Layer<W> {
             if valid > 0 {
                 let place = self.geometry.place(page);
                 let bytes = u64::from(valid) * UNIT_BYTES;
-                self.submit_read(array, (class, false), place, (bytes, Owner::Copy(page)));
+                self.submit_read(array, class, place, (bytes, Owner::Copy(page)));
                 self.groups[number].reading += 1;
             }
         }
@@ -214,7 +218,7 @@ impl<W: Words> Layer<W> {
             }
             self.groups[number].in_rows += count;
             self.counts.moved_units += u64::from(count);
-            self.submit_row(array, Class::Layer, row, count);
+            self.submit_row(array, (Class::Layer, false), row, count);
         }
     }
 
@@ -284,7 +288,7 @@ impl<W: Words> Layer<W> {
         let is_good = |block: &u32| self.blocks[*block as usize].state != State::Bad;
         let good = self.geometry.blocks_of(number).filter(is_good).count() as u64;
         let shape = self.geometry.shape_of_group(number);
-        self.usable = self.usable - self.profile.held_and_usable(shape, good + 1).1
-            + self.profile.held_and_usable(shape, good).1;
+        self.usable = self.usable - self.streams.held_and_usable(shape, good + 1).1
+            + self.streams.held_and_usable(shape, good).1;
     }
 }

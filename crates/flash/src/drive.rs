@@ -284,6 +284,8 @@ impl<W: Words> Drive<W> {
                     read.into_iter().for_each(|op| self.read_done(now, op));
                 }
                 Err(_) if resource == self.host_resource => self.host_event(now),
+                // Nothing has ended that the layer could go on with.
+                Err(die) if self.array.is_timer(die) => return self.array.timer_ended(&mut self.calendar),
                 Err(die) => {
                     let done = self.array.ended(die, now, &mut self.calendar);
                     done.ops.into_iter().map_while(|op| op).for_each(|op| self.array_done(now, op));
@@ -300,7 +302,7 @@ impl<W: Words> Drive<W> {
         if !layer.has_work() {
             return;
         }
-        layer.work(&mut self.array);
+        layer.work(&mut self.array, now);
         while let Some((command, bytes)) = self.layer.as_mut().and_then(Layer::next_write) {
             self.receive(now, command, bytes);
         }
@@ -369,8 +371,9 @@ impl<W: Words> Drive<W> {
     /// Begins a command when it has what it needs of the map, of which it looks up what is from a page on.
     #[cold]
     fn translate(&mut self, now: u64, command: u32, from: u32) {
+        let has_rank = self.has_rank(command);
         let what = &self.commands[command as usize].command;
-        if self.layer.as_mut().is_none_or(|layer| layer.look_up(command, what, from)) {
+        if self.layer.as_mut().is_none_or(|layer| layer.look_up((command, has_rank), what, from)) {
             self.begin(now, command);
         }
     }
@@ -432,7 +435,7 @@ impl<W: Words> Drive<W> {
         let planes = u64::from(self.profile.planes_total());
         let (mut at, end) = (start, start + bytes);
         let mut pieces = 0;
-        let has_rank = act == Act::Read && self.has_rank(command);
+        let has_rank = self.has_rank(command);
         while at < end {
             let page = at / kind.page_bytes;
             let until = ((page + 1) * kind.page_bytes).min(end);

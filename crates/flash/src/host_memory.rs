@@ -5,6 +5,7 @@ use crate::array::{Array, Class, Owner};
 use crate::chain::{Chain, Chained, Links};
 use crate::fifo::NONE;
 use crate::layer::{Layer, SLOT, UNMAPPED};
+use crate::map_cache::MapRank;
 use crate::profile::UNIT_BYTES;
 use crate::tables::Words;
 use std::collections::{HashMap, VecDeque};
@@ -62,8 +63,8 @@ pub(crate) struct HostSlot {
     pub stage: Stage,
     /// What passes the link is not of use any more: the slot is free after that.
     pub is_in_vain: bool,
-    /// A command waits for the map page that comes.
-    is_wanted: bool,
+    /// How soon the map page that comes is wanted.
+    rank: MapRank,
     /// The command that reads the unit from flash.
     reader: u32,
     /// Commands to which the unit comes.
@@ -128,7 +129,7 @@ impl HostMemory {
             what: Moved::Unit(NONE),
             stage: Stage::Free,
             is_in_vain: false,
-            is_wanted: false,
+            rank: MapRank::Late,
             reader: NONE,
             gets: 0,
             links: Links::default(),
@@ -203,7 +204,7 @@ impl HostMemory {
     }
 
     /// A map page has got room in the cache.
-    fn find_map_page(&mut self, page: u32, is_wanted: bool) -> Found {
+    fn find_map_page(&mut self, page: u32, rank: MapRank) -> Found {
         let slot = self.of_map_page[page as usize];
         if slot == NONE {
             return Found::Nowhere;
@@ -214,7 +215,7 @@ impl HostMemory {
         }
         self.shares[MAP].here.remove(&mut self.slots, slot);
         let entry = &mut self.slots[slot as usize];
-        (entry.stage, entry.is_wanted) = (Stage::Coming, is_wanted);
+        (entry.stage, entry.rank) = (Stage::Coming, rank);
         self.gets.push_back(Passing { slot, command: NONE, bytes: UNIT_BYTES });
         Found::OnItsWay
     }
@@ -300,7 +301,7 @@ impl<W: Words> Layer<W> {
     fn read_instead(&mut self, array: &mut Array, slot: &HostSlot, passing: Passing) -> Option<(u32, u64)> {
         match slot.what {
             Moved::MapPage(page) => {
-                self.read_map_page(array, page, slot.is_wanted);
+                self.read_map_page(array, page, slot.rank);
                 None
             }
             Moved::Unit(unit) => {
@@ -326,8 +327,8 @@ impl<W: Words> Layer<W> {
 
     /// Lets a map page that has room in the cache come from the buffer: `None` if it is not there, else whether it is
     /// in the controller already.
-    pub(crate) fn find_in_host(&mut self, page: u32, is_wanted: bool) -> Option<bool> {
-        match self.host_memory.as_mut()?.find_map_page(page, is_wanted) {
+    pub(crate) fn find_in_host(&mut self, page: u32, rank: MapRank) -> Option<bool> {
+        match self.host_memory.as_mut()?.find_map_page(page, rank) {
             Found::Nowhere => None,
             Found::InController => Some(true),
             Found::OnItsWay => Some(false),

@@ -5,19 +5,20 @@
 
 use crate::array::{Act, Array, Class, Op, Owner};
 use crate::bits::Bits;
-use crate::blocks::{Block, ByValid, FreeBlocks, State};
+use crate::blocks::{Block, FreeBlocks, State};
 use crate::buffer::{Buffer, Stage};
 use crate::counts::Counts;
 use crate::fifo::{Fifo, NONE};
 use crate::geometry::{Geometry, Place};
+use crate::group::Group;
 use crate::host_memory::HostMemory;
 use crate::map_cache::MapCache;
 use crate::profile::{ArrayProfile, ProfileError, TranslationProfile, UNIT_BYTES};
 use crate::record::Records;
-use crate::room::STREAMS;
+use crate::room::Streams;
 use crate::tables::{Tables, Words};
+use crate::urgent_stream::UrgentGather;
 use crate::waiting::Waiting;
-use std::collections::VecDeque;
 
 /// A map entry with this bit is a slot of the buffer.
 pub(crate) const SLOT: u32 = 1 << 31;
@@ -31,6 +32,8 @@ pub(crate) const MOVED: usize = 1;
 pub(crate) const MAP: usize = 2;
 /// The stream of what is moved since it is cold.
 pub(crate) const COLD: usize = 3;
+/// The stream of what urgent commands write and wait for.
+pub(crate) const URGENT: usize = 4;
 
 /// What waits to be programmed into blocks of one kind.
 #[derive(Clone, Debug, Default)]
@@ -45,83 +48,6 @@ pub(crate) struct Gather {
     pub needs: (u32, u64),
 }
 
-/// The blocks of one kind in one plane.
-#[derive(Clone, Debug)]
-pub(crate) struct Group {
-    pub free: FreeBlocks,
-    /// The block that is programmed next, by stream.
-    pub open: [Option<u32>; STREAMS],
-    pub closed: ByValid,
-    /// The block whose valid units are moved, and its next page.
-    pub victim: Option<u32>,
-    pub page: u32,
-    /// Whether it was chosen since it is cold.
-    pub is_cold: bool,
-    /// Pages of it that are being read.
-    pub reading: u32,
-    /// Units that were read, by stream from [`MOVED`] on: logical unit and where it was.
-    pub moved: [VecDeque<(u32, u32)>; STREAMS - MOVED],
-    /// Units of them that are in programs.
-    pub in_rows: u32,
-    /// Blocks that were read and are not erased yet, since units of theirs are not elsewhere.
-    pub drained: Vec<u32>,
-    /// Blocks that are being erased.
-    pub erasing: u32,
-    /// Programs that have not ended.
-    pub programs: u32,
-    /// Whether one was, since wear was looked at.
-    pub has_erased: bool,
-}
-
-impl Group {
-    fn new(free: FreeBlocks, block_units: u32) -> Self {
-        Self {
-            free,
-            open: [None; STREAMS],
-            closed: ByValid::new(block_units),
-            victim: None,
-            page: 0,
-            is_cold: false,
-            reading: 0,
-            moved: Default::default(),
-            in_rows: 0,
-            drained: Vec::new(),
-            erasing: 0,
-            programs: 0,
-            has_erased: false,
-        }
-    }
-
-    /// Whether nothing is under way that may make room.
-    pub fn is_at_rest(&self) -> bool {
-        let moves = self.victim.is_some() || !self.drained.is_empty();
-        self.programs == 0 && self.erasing == 0 && (!moves || self.is_stuck())
-    }
-
-    /// Whether units that were read have no block to go to, since all others are bad: theirs is not erased then.
-    fn is_stuck(&self) -> bool {
-        let waits = |stream: usize| !self.moved[stream - MOVED].is_empty() && !self.has_open(stream);
-        self.free.len() == 0 && self.reading == 0 && (MOVED..STREAMS).any(waits)
-    }
-
-    /// Whether a stream of moved units has a block to go on with, or may use another one's.
-    fn has_open(&self, stream: usize) -> bool {
-        let streams: &[usize] = if stream == MAP { &[MAP] } else { &[MOVED, COLD] };
-        streams.iter().any(|&stream| self.open[stream].is_some())
-    }
-
-    /// The stream of what the victim has, but for pages of the map.
-    pub(crate) fn victim_stream(&self) -> usize {
-        if self.is_cold { COLD } else { MOVED }
-    }
-
-    /// Units of the victim that are on their way, at most.
-    pub fn moving(&self, page_units: u32) -> u32 {
-        let moved = [self.victim_stream(), MAP].map(|stream| self.moved[stream - MOVED].len() as u32);
-        self.reading * page_units + moved[0] + moved[1] + self.in_rows
-    }
-}
-
 /// A program under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
@@ -133,6 +59,7 @@ pub(crate) struct Row {
 #[derive(Debug)]
 pub(crate) struct Layer<W> {
     pub(crate) profile: TranslationProfile,
+    pub(crate) streams: Streams,
     pub(crate) geometry: Geometry,
     pub(crate) sector_bytes: u64,
     /// Units of the capacity; those behind are pages of the map.
@@ -149,6 +76,8 @@ pub(crate) struct Layer<W> {
     pub(crate) groups: Vec<Group>,
     pub(crate) buffer: Buffer,
     pub(crate) gathers: Vec<Gather>,
+    /// What urgent commands wait for to be programmed, by kind; none where they have no rank.
+    pub(crate) urgent: Box<[UrgentGather]>,
     /// Until which version nothing waits for more.
     pub(crate) forced: u64,
     /// Slots that are in programs, or being filled.
@@ -188,6 +117,7 @@ impl<W: Words> Layer<W> {
         tables: Tables<W>,
     ) -> Result<Option<Self>, ProfileError> {
         let Some(profile) = &array.translation else { return Ok(None) };
+        let streams = Streams::of(array, profile);
         let geometry = Geometry::new(array);
         let mapped = array.logical_units() + array.map_pages();
         let mut blocks = vec![Block::default(); geometry.blocks()];
@@ -203,7 +133,7 @@ impl<W: Words> Layer<W> {
                     free.put(0, block);
                 }
             }
-            usable += profile.held_and_usable(shape, free.len() as u64).1;
+            usable += streams.held_and_usable(shape, free.len() as u64).1;
             groups.push(Group::new(free, shape.block_units));
         }
         if mapped > usable {
@@ -232,6 +162,7 @@ impl<W: Words> Layer<W> {
             blocks,
             buffer: Buffer::new(slots),
             gathers: vec![Gather::default(); geometry.kinds()],
+            urgent: UrgentGather::of(array, geometry.kinds()),
             forced: 0,
             busy_slots: 0,
             waiting: Waiting { units: vec![0; tickets].into(), ..Waiting::default() },
@@ -253,7 +184,9 @@ impl<W: Words> Layer<W> {
             contents: crate::contents::Contents::new(array),
             groups,
             geometry,
-            profile: profile.clone(),
+            // What keeps the host waiting for room is collected.
+            profile: profile.with_gc_blocks(streams.floor() as u32),
+            streams,
         }))
     }
 
@@ -286,13 +219,16 @@ impl<W: Words> Layer<W> {
     }
 
     /// Begins what can begin: collection, programs, writes that wait for room, flushes that have what they want.
-    pub fn work(&mut self, array: &mut Array) {
+    pub fn work(&mut self, array: &mut Array, now: u64) {
         self.awake = false;
         while let Some(group) = self.wake.take() {
             self.collect(group, array);
         }
         if self.map_cache.is_some() {
             self.feed_map_cache(array);
+        }
+        if !self.urgent.is_empty() {
+            self.program_urgent(array, now);
         }
         self.program_gathered(array);
         self.admit_writes(array);
@@ -468,7 +404,7 @@ impl<W: Words> Layer<W> {
             }
             of_page -= 1;
             let is_whole = start <= unit * UNIT_BYTES && (unit + 1) * UNIT_BYTES <= start + bytes;
-            let slot = self.put(array, unit as u32, is_whole, (kind, is_urgent));
+            let slot = self.put(array, (unit as u32, is_whole), kind, (is_urgent, durable));
             #[cfg(test)]
             self.contents.write(unit as u32, slot, command);
             if durable {
@@ -478,7 +414,7 @@ impl<W: Words> Layer<W> {
         }
         self.counts.host_units += end - first;
         self.awake = true;
-        if durable {
+        if durable && !is_urgent {
             self.force();
         }
         !durable
@@ -491,13 +427,22 @@ impl<W: Words> Layer<W> {
         (kind, shapes[kind].page_units)
     }
 
-    /// Puts a unit into the buffer; answers its slot.
-    fn put(&mut self, array: &mut Array, unit: u32, is_whole: bool, (kind, is_urgent): (usize, bool)) -> u32 {
+    /// Puts a unit into the buffer; answers its slot. What is urgent and waited for goes to blocks of its own.
+    fn put(
+        &mut self,
+        array: &mut Array,
+        (unit, is_whole): (u32, bool),
+        kind: usize,
+        (is_urgent, durable): (bool, bool),
+    ) -> u32 {
         let entry = self.map[unit as usize];
+        let is_of_urgent = is_urgent && durable;
         let mut stage = Stage::Gathered;
         let old = if entry & SLOT != 0 {
-            let slot = &self.buffer.slots[(entry & !SLOT) as usize];
-            if matches!(slot.stage, Stage::Filling | Stage::Gathered) && slot.waiter == NONE {
+            let slot = &mut self.buffer.slots[(entry & !SLOT) as usize];
+            let stays = slot.stage == Stage::Filling || slot.stage == Stage::Gathered && !is_of_urgent;
+            if stays && slot.waiter == NONE {
+                slot.is_urgent = is_of_urgent;
                 self.buffer.forgo();
                 return entry & !SLOT;
             }
@@ -511,6 +456,7 @@ impl<W: Words> Layer<W> {
         };
         let slot = self.buffer.take(unit, old, stage);
         self.map[unit as usize] = slot | SLOT;
+        self.buffer.slots[slot as usize].is_urgent = is_of_urgent;
         if stage == Stage::Filling {
             self.busy_slots += 1;
             self.buffer.slots[slot as usize].kind = kind as u8;
@@ -525,6 +471,9 @@ impl<W: Words> Layer<W> {
 
     #[inline]
     fn gather(&mut self, kind: usize, slot: u32) {
+        if self.buffer.slots[slot as usize].is_urgent {
+            return self.urgent[kind].push(&mut self.buffer.slots, slot);
+        }
         let gather = &mut self.gathers[kind];
         gather.slots.push(&mut self.buffer.slots, slot);
         gather.len += 1;

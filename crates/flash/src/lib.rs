@@ -26,6 +26,7 @@ mod fifo;
 mod fixed;
 mod flash;
 mod geometry;
+mod group;
 mod host_link;
 mod host_memory;
 mod layer;
@@ -43,6 +44,7 @@ mod state;
 mod tables;
 mod translate;
 mod urgent;
+mod urgent_stream;
 mod waiting;
 
 pub use activity::Activity;

@@ -30,6 +30,18 @@ impl Residence {
     }
 }
 
+/// How soon a map page gets room, and is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum MapRank {
+    /// A command waits for it.
+    Wanted,
+    /// It is late.
+    #[default]
+    Late,
+    /// A command that is urgent waits for it: it overtakes all others.
+    Urgent,
+}
+
 /// A page of the map.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MapPage {
@@ -40,6 +52,8 @@ pub(crate) struct MapPage {
     pub is_dirty: bool,
     /// It is being programmed.
     pub is_leaving: bool,
+    /// The queue in which it waits for room.
+    rank: MapRank,
     /// When it joined the queue in which it is.
     since: u64,
     waiters: Fifo,
@@ -70,8 +84,7 @@ impl Linked for Waiter {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GivenRoom {
     pub page: u32,
-    /// A command waits for it.
-    pub is_wanted: bool,
+    pub rank: MapRank,
     /// The clean one that had its place.
     pub left: Option<u32>,
 }
@@ -87,8 +100,8 @@ pub(crate) struct MapCache {
     used: Chain,
     /// Those of them that are dirty and not leaving, by their last use.
     dirty: Chain,
-    /// Those that wait for room, by rank: what commands wait for, and what is late.
-    queues: [Chain; 2],
+    /// Those that wait for room, by [`MapRank`].
+    queues: [Chain; 3],
     fair: Fair,
     overtakes: u32,
     joined: u64,
@@ -102,8 +115,9 @@ pub(crate) struct MapCache {
     pub turn: usize,
 }
 
-const WANTED: usize = 0;
-const LATE: usize = 1;
+const WANTED: usize = MapRank::Wanted as usize;
+const LATE: usize = MapRank::Late as usize;
+const URGENT: usize = MapRank::Urgent as usize;
 
 impl MapCache {
     /// An empty cache of a drive.
@@ -115,7 +129,7 @@ impl MapCache {
             room: profile.pages().min(pages as u64) as u32,
             used: Chain::new(0),
             dirty: Chain::new(1),
-            queues: [Chain::new(0); 2],
+            queues: [Chain::new(0); 3],
             fair: Fair::default(),
             overtakes: array.overtakes,
             joined: 0,
@@ -148,15 +162,17 @@ impl MapCache {
         }
     }
 
-    fn join(&mut self, queue: usize, page: u32) {
+    fn join(&mut self, rank: MapRank, page: u32) {
         self.joined += 1;
-        self.pages[page as usize].since = self.joined;
-        self.queues[queue].push(&mut self.pages, page);
+        let entry = &mut self.pages[page as usize];
+        (entry.since, entry.rank) = (self.joined, rank);
+        self.queues[rank as usize].push(&mut self.pages, page);
     }
 
     /// A command looks up a map page that is somewhere; whether it is here. Else the command waits, and looks up `next`
     /// when it goes on.
-    pub fn find(&mut self, page: u32, command: u32, next: u32) -> bool {
+    pub fn find(&mut self, page: u32, (command, is_urgent): (u32, bool), next: u32) -> bool {
+        let rank = if is_urgent { MapRank::Urgent } else { MapRank::Wanted };
         match self.pages[page as usize].residence {
             Residence::Here => {
                 self.touch(page);
@@ -166,8 +182,12 @@ impl MapCache {
                 if self.pages[page as usize].is_late {
                     self.queues[LATE].remove(&mut self.pages, page);
                 }
-                self.join(WANTED, page);
+                self.join(rank, page);
                 self.pages[page as usize].residence = Residence::Wanted;
+            }
+            Residence::Wanted if is_urgent && self.pages[page as usize].rank != rank => {
+                self.queues[WANTED].remove(&mut self.pages, page);
+                self.join(rank, page);
             }
             Residence::Wanted | Residence::Coming => {}
         }
@@ -189,7 +209,7 @@ impl MapCache {
         if !std::mem::replace(&mut entry.is_late, true) {
             self.late += 1;
             if entry.residence == Residence::Away {
-                self.join(LATE, page);
+                self.join(MapRank::Late, page);
             }
         }
         false
@@ -197,9 +217,13 @@ impl MapCache {
 
     /// Gives room to the next map page that waits for it, if there is room.
     pub(crate) fn take_room(&mut self) -> Option<GivenRoom> {
+        let first = |queue: usize| self.queues[queue].first();
         let orders =
-            self.queues.map(|queue| queue.first().map_or(NEVER, |page| self.pages[page as usize].since));
-        let rank = self.fair.choice(&orders, self.overtakes)?;
+            [WANTED, LATE].map(|queue| first(queue).map_or(NEVER, |page| self.pages[page as usize].since));
+        let queue = match first(URGENT) {
+            Some(_) => URGENT,
+            None => self.fair.choice(&orders, self.overtakes)?,
+        };
         let mut left = None;
         if self.used.len == self.room {
             let oldest = self.used.first()?;
@@ -211,12 +235,14 @@ impl MapCache {
             self.used.remove(&mut self.pages, oldest);
             left = Some(oldest);
         }
-        self.fair.took(rank, &orders);
-        let page = self.queues[rank].first()?;
-        self.queues[rank].remove(&mut self.pages, page);
+        if queue != URGENT {
+            self.fair.took(queue, &orders);
+        }
+        let page = self.queues[queue].first()?;
+        self.queues[queue].remove(&mut self.pages, page);
         self.pages[page as usize].residence = Residence::Coming;
         self.used.push(&mut self.pages, page);
-        Some(GivenRoom { page, is_wanted: rank == WANTED, left })
+        Some(GivenRoom { page, rank: self.pages[page as usize].rank, left })
     }
 
     /// A map page is in the controller: what waited for it goes on.
@@ -247,7 +273,7 @@ impl MapCache {
 
     /// Whether more wait for room than are being written, and there is something to write.
     pub(crate) fn wants_write_out(&self) -> bool {
-        let waiting = self.queues[WANTED].len + self.queues[LATE].len;
+        let waiting: u32 = self.queues.iter().map(|queue| queue.len).sum();
         waiting > self.leaving && self.dirty.len > 0
     }
 
@@ -285,7 +311,12 @@ impl MapCache {
         assert!(used.len() <= self.room as usize, "{} map pages in room for {}", used.len(), self.room);
         assert_eq!(listed(&self.used), used);
         assert_eq!(listed(&self.dirty), those(|page| page.is_dirty && !page.is_leaving));
-        assert_eq!(listed(&self.queues[WANTED]), those(|page| page.residence == Residence::Wanted));
+        let is_wanted = |page: &MapPage| page.residence == Residence::Wanted;
+        assert!(self.pages.iter().all(|page| !is_wanted(page) || page.rank != MapRank::Late));
+        let wanted = those(|page| page.residence == Residence::Wanted && page.rank == MapRank::Wanted);
+        assert_eq!(listed(&self.queues[WANTED]), wanted);
+        let urgent = those(|page| page.residence == Residence::Wanted && page.rank == MapRank::Urgent);
+        assert_eq!(listed(&self.queues[URGENT]), urgent);
         assert_eq!(
             listed(&self.queues[LATE]),
             those(|page| page.residence == Residence::Away && page.is_late)

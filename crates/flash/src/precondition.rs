@@ -42,7 +42,7 @@ impl<W: Words> Layer<W> {
     /// reserve, where the rest has no room for the map.
     fn kept_free(&self, logical: u64) -> usize {
         let most = self.profile.gc_blocks as usize + 1;
-        let least = self.profile.reserve();
+        let least = self.streams.reserve();
         (least..=most).rev().find(|&kept| self.used_units(kept) > logical).unwrap_or(least)
     }
 

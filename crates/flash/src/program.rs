@@ -4,14 +4,15 @@ use crate::array::{Act, Array, Class, Op, Owner};
 use crate::blocks::State;
 use crate::buffer::Stage;
 use crate::fifo::NONE;
-use crate::layer::{COLD, Gather, Group, HOST, Layer, MAP, MOVED, Row, SLOT, UNMAPPED};
+use crate::group::Group;
+use crate::layer::{COLD, Gather, HOST, Layer, MAP, MOVED, Row, SLOT, UNMAPPED, URGENT};
 use crate::profile::{DIE_PLANES_MAX, UNIT_BYTES};
 use crate::tables::Words;
 
 /// Planes of one die that have room for a program.
 pub(crate) struct Stripe {
     pub planes: [u32; DIE_PLANES_MAX],
-    count: u32,
+    pub count: u32,
 }
 
 impl<W: Words> Layer<W> {
@@ -23,7 +24,8 @@ impl<W: Words> Layer<W> {
                 if forced == 0 && needs.1 == self.room_changes && len < needs.0 {
                     break;
                 }
-                let Some((to, turn, stripe)) = self.room_for(kind, HOST, |kind| self.gathers[kind].turn)
+                let Some((to, turn, stripe)) =
+                    self.room_for(kind, |kind| self.stripe(kind, HOST, self.gathers[kind].turn))
                 else {
                     break;
                 };
@@ -39,21 +41,20 @@ impl<W: Words> Layer<W> {
                 // It is another die's turn.
                 self.gathers[to].needs = (0, 0);
                 self.gathers[kind].needs = (0, 0);
-                self.program_stripe(array, (kind, to), &stripe, units);
+                self.program_stripe(array, HOST, (kind, to), &stripe, units);
             }
         }
     }
 
     /// Where what is written for a kind goes: to blocks of that kind, or, when these are full of valid units and
-    /// none of them is being collected, to the first kind that has room. Answers the kind, the turn after its die,
-    /// and the stripe.
+    /// none of them is being collected, to the first kind that has room. `of` says the stripe of a kind, and the turn
+    /// after its die. Answers the kind, and these.
     pub(crate) fn room_for(
         &self,
         kind: usize,
-        stream: usize,
-        turn: impl Fn(usize) -> usize,
+        of: impl Fn(usize) -> Option<(usize, Stripe)>,
     ) -> Option<(usize, usize, Stripe)> {
-        let of = |kind| self.stripe(kind, stream, turn(kind)).map(|(turn, stripe)| (kind, turn, stripe));
+        let of = |kind| of(kind).map(|(turn, stripe)| (kind, turn, stripe));
         let groups = || self.groups.iter().skip(kind).step_by(self.gathers.len());
         of(kind).or_else(|| {
             if groups().all(Group::is_at_rest) { (0..self.gathers.len()).find_map(of) } else { None }
@@ -61,35 +62,42 @@ impl<W: Words> Layer<W> {
     }
 
     /// The next die that has room for what a stream writes, and which of its planes have; the turn after it.
-    fn stripe(&self, kind: usize, stream: usize, first: usize) -> Option<(usize, Stripe)> {
+    pub(crate) fn stripe(&self, kind: usize, stream: usize, first: usize) -> Option<(usize, Stripe)> {
+        let dies = self.geometry.dies as usize;
+        (first..first + dies).find_map(|turn| Some((turn + 1, self.stripe_at(kind, stream, turn)?)))
+    }
+
+    /// The planes of a turn's die that have room for what a stream writes, if any have.
+    #[inline]
+    pub(crate) fn stripe_at(&self, kind: usize, stream: usize, turn: usize) -> Option<Stripe> {
         let dies = self.geometry.dies as usize;
         // A drive that has become read-only loses no more blocks, so it needs none against that.
-        let floor = self.profile.floor() - usize::from(self.is_read_only());
-        for step in 0..dies {
-            let turn = first + step;
-            let die = turn % dies;
-            let mut stripe = Stripe { planes: [0; DIE_PLANES_MAX], count: 0 };
-            for plane in (die..self.geometry.planes as usize).step_by(dies) {
-                let group = &self.groups[self.geometry.group(plane as u32, kind)];
-                // What is open for the map is also where map pages are moved to, for which room must be left.
-                let is_open = stream != MAP && group.open[stream].is_some();
-                if is_open || group.free.len() > floor {
-                    stripe.planes[stripe.count as usize] = plane as u32;
-                    stripe.count += 1;
-                }
-            }
-            if stripe.count > 0 {
-                // What fills a part of its stripe begins with another plane each time round the dies.
-                let count = stripe.count as usize;
-                stripe.planes[..count].rotate_left(turn / dies % count);
-                return Some((turn + 1, stripe));
+        let floor = self.streams.floor_of(stream) - usize::from(self.is_read_only());
+        let mut stripe = Stripe { planes: [0; DIE_PLANES_MAX], count: 0 };
+        for plane in (turn % dies..self.geometry.planes as usize).step_by(dies) {
+            let group = &self.groups[self.geometry.group(plane as u32, kind)];
+            // What is open for the map is also where map pages are moved to, for which room must be left.
+            let is_open = stream != MAP && group.open[stream].is_some();
+            if is_open || group.free.len() > floor {
+                stripe.planes[stripe.count as usize] = plane as u32;
+                stripe.count += 1;
             }
         }
-        None
+        // What fills a part of its stripe begins with another plane each time round the dies.
+        let count = stripe.count as usize;
+        stripe.planes[..count].rotate_left((turn / dies).checked_rem(count)?);
+        Some(stripe)
     }
 
     /// Programs the first `units` that are gathered, page by page over the planes of a stripe.
-    fn program_stripe(&mut self, array: &mut Array, (kind, to): (usize, usize), stripe: &Stripe, units: u32) {
+    pub(crate) fn program_stripe(
+        &mut self,
+        array: &mut Array,
+        stream: usize,
+        (kind, to): (usize, usize),
+        stripe: &Stripe,
+        units: u32,
+    ) {
         let (page_units, row_units) =
             (self.geometry.shapes[to].page_units, self.geometry.shapes[to].row_units);
         let mut rows = [NONE; DIE_PLANES_MAX];
@@ -99,13 +107,10 @@ impl<W: Words> Layer<W> {
             let (at, in_row) = ((page % stripe.count) as usize, page / stripe.count);
             if rows[at] == NONE {
                 let group = self.geometry.group(stripe.planes[at], to);
-                let Some(row) = self.new_row(group, HOST) else { continue };
+                let Some(row) = self.new_row(group, stream) else { continue };
                 rows[at] = row;
             }
-            let gather = &mut self.gathers[kind];
-            let Some(slot) = gather.slots.pop(&mut self.buffer.slots) else { break };
-            gather.len -= 1;
-            gather.forced = gather.forced.saturating_sub(1);
+            let Some(slot) = self.next_gathered(stream, kind) else { break };
             let entry = &mut self.buffer.slots[slot as usize];
             entry.stage = Stage::Leaving;
             let unit = entry.unit;
@@ -117,9 +122,22 @@ impl<W: Words> Layer<W> {
         debug_assert!(counts.iter().all(|&count| count <= row_units));
         for (row, count) in rows.into_iter().zip(counts) {
             if row != NONE {
-                self.submit_row(array, Class::Host, row, count);
+                self.submit_row(array, (Class::Host, stream == URGENT), row, count);
             }
         }
+    }
+
+    /// Takes the first slot that is gathered for a stream.
+    #[inline]
+    fn next_gathered(&mut self, stream: usize, kind: usize) -> Option<u32> {
+        if stream == URGENT {
+            return self.urgent[kind].pop(&mut self.buffer.slots);
+        }
+        let gather = &mut self.gathers[kind];
+        let slot = gather.slots.pop(&mut self.buffer.slots)?;
+        gather.len -= 1;
+        gather.forced = gather.forced.saturating_sub(1);
+        Some(slot)
     }
 
     /// Where a group's blocks are short, cold data opens none, and what must be moved goes on where cold data went: so
@@ -129,7 +147,7 @@ impl<W: Words> Layer<W> {
         if stream != COLD && stream != MOVED || group.open[stream].is_some() {
             return stream;
         }
-        if group.free.len() > self.profile.floor() {
+        if group.free.len() > self.streams.floor() {
             return stream;
         }
         if group.open[MOVED].is_none()
@@ -151,7 +169,7 @@ impl<W: Words> Layer<W> {
                 let block = if stream == COLD { free.take_last() } else { free.take() }?;
                 self.room_changes += 1;
                 let entry = &mut self.blocks[block as usize];
-                (entry.state, entry.is_calm) = (State::Open, stream != HOST);
+                (entry.state, entry.is_calm) = (State::Open, !matches!(stream, HOST | URGENT));
                 self.groups[number].open[stream] = Some(block);
                 self.records.open(block, stream);
                 // It has one free block less, and may want collection.
@@ -185,7 +203,13 @@ impl<W: Words> Layer<W> {
     }
 
     /// Programs a row that has `count` units.
-    pub(crate) fn submit_row(&mut self, array: &mut Array, class: Class, number: u32, count: u32) {
+    pub(crate) fn submit_row(
+        &mut self,
+        array: &mut Array,
+        (class, is_urgent): (Class, bool),
+        number: u32,
+        count: u32,
+    ) {
         let row = self.rows[number as usize];
         let place = self.geometry.place(row.first);
         let shape = &self.geometry.shapes[place.kind];
@@ -195,7 +219,9 @@ impl<W: Words> Layer<W> {
         self.clock += 1;
         self.counts.programmed_units += u64::from(shape.row_units);
         let work = (u64::from(count) * UNIT_BYTES, array_ns);
-        array.submit(Op::new(Act::Program, class, place.plane, Owner::Row(number), work));
+        let mut op = Op::new(Act::Program, class, place.plane, Owner::Row(number), work);
+        op.urgent = is_urgent;
+        array.submit(op);
     }
 
     /// A row is programmed.

@@ -1,12 +1,20 @@
 //! What a drive's blocks have room for.
 
 use crate::geometry::{Geometry, Shape};
-use crate::layer::{COLD, MAP};
+use crate::layer::{COLD, MAP, URGENT};
 use crate::profile::{ArrayProfile, TranslationProfile, Wear};
 
-/// What is programmed into blocks of its own: what the host writes, what is moved, pages of the map, and what is moved
-/// since it is cold.
-pub(crate) const STREAMS: usize = 4;
+/// What is programmed into blocks of its own: what the host writes, what is moved, pages of the map, what is moved
+/// since it is cold, and what urgent commands write.
+pub(crate) const STREAMS: usize = 5;
+
+/// Which streams a drive has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Streams {
+    has_map: bool,
+    has_cold: bool,
+    has_urgent: bool,
+}
 
 /// What a drive's blocks have room for, in units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,10 +39,11 @@ impl ArrayProfile {
             return Room { raw_units, held_units: raw_units, usable_units: raw_units };
         };
         let geometry = Geometry::new(self);
+        let streams = Streams::of(self, translation);
         let mut room = Room { raw_units, ..Room::default() };
         for group in 0..geometry.groups() {
             let good = geometry.blocks_of(group).filter(|&block| !translation.is_bad(block)).count() as u64;
-            let (held, usable) = translation.held_and_usable(geometry.shape_of_group(group), good);
+            let (held, usable) = streams.held_and_usable(geometry.shape_of_group(group), good);
             (room.held_units, room.usable_units) = (room.held_units + held, room.usable_units + usable);
         }
         // Of `entries` units and one more, the one is for their map page.
@@ -55,35 +64,59 @@ impl TranslationProfile {
         mix(self.seed ^ u64::from(block)) % 1_000_000 < self.bad_ppm.into()
     }
 
+    /// The same, where a group with so many free blocks, or fewer, is collected.
+    pub(crate) fn with_gc_blocks(&self, least: u32) -> Self {
+        Self { gc_blocks: self.gc_blocks.max(least), ..self.clone() }
+    }
+}
+
+impl Streams {
+    /// Those of a drive.
+    pub(crate) fn of(array: &ArrayProfile, translation: &TranslationProfile) -> Self {
+        Self {
+            has_map: translation.map_cache.is_some(),
+            has_cold: matches!(translation.wear, Wear::Full { .. }),
+            has_urgent: array.urgent.is_some_and(|urgent| urgent.rank),
+        }
+    }
+
     /// Whether a drive has a stream.
-    pub(crate) fn has_stream(&self, stream: usize) -> bool {
+    pub(crate) fn has(self, stream: usize) -> bool {
         match stream {
-            MAP => self.map_cache.is_some(),
-            COLD => matches!(self.wear, Wear::Full { .. }),
+            MAP => self.has_map,
+            COLD => self.has_cold,
+            URGENT => self.has_urgent,
             _ => stream < STREAMS,
         }
     }
 
     /// Streams of a group for which there is always room. Cold data is not among them: it goes elsewhere when blocks
     /// are short.
-    fn streams(&self) -> usize {
-        if self.map_cache.is_some() { 3 } else { 2 }
+    #[inline]
+    fn count(self) -> usize {
+        2 + usize::from(self.has_map) + usize::from(self.has_urgent)
     }
 
-    /// Free blocks of a group that only what is moved takes: one for each of its streams (what the host has written,
-    /// and the map), and one for an erase that fails.
+    /// Free blocks of a group that the host does not take: one for each stream of what is moved (what the host has
+    /// written, and the map), one for an erase that fails, and one that only urgent writes take besides.
     #[inline]
-    pub(crate) fn floor(&self) -> usize {
-        self.streams()
+    pub(crate) fn floor(self) -> usize {
+        self.count()
+    }
+
+    /// Free blocks of a group that a stream of what the host writes does not take.
+    #[inline]
+    pub(crate) fn floor_of(self, stream: usize) -> usize {
+        self.floor() - usize::from(stream == URGENT)
     }
 
     /// Blocks of a group beyond the capacity, at least: the free ones, and one that is open for each stream.
-    pub(crate) fn reserve(&self) -> usize {
-        self.floor() + self.streams()
+    pub(crate) fn reserve(self) -> usize {
+        self.floor() + self.count()
     }
 
     /// Units of a group with so many good blocks: those that are held, and those that are usable.
-    pub(crate) fn held_and_usable(&self, shape: &Shape, good: u64) -> (u64, u64) {
+    pub(crate) fn held_and_usable(self, shape: &Shape, good: u64) -> (u64, u64) {
         let held = good.saturating_sub(self.reserve() as u64) * u64::from(shape.block_units);
         // So many units may be invalid without a block that has a whole program of them.
         let scattered = good * u64::from(shape.row_units - 1);

@@ -170,7 +170,7 @@ impl<W: Words> Layer<W> {
             check_number("erase", block.erases, ERASES_END)?;
             check_number("row", block.next_row, rows + 1)?;
             let state = words[1] >> 24;
-            if state >= OPEN && !self.profile.has_stream((state - OPEN) as usize) {
+            if state >= OPEN && !self.streams.has((state - OPEN) as usize) {
                 return Err(StateError::Number { what: "state", number: state });
             }
             states.push(state);
@@ -205,7 +205,7 @@ impl<W: Words> Layer<W> {
             }
             Record::Open { block, stream } => {
                 check_number("block", block, self.blocks.len() as u32)?;
-                if !self.profile.has_stream(stream) {
+                if !self.streams.has(stream) {
                     return Err(StateError::Number { what: "stream", number: stream as u32 });
                 }
                 states[block as usize] = OPEN + stream as u32;
@@ -286,7 +286,7 @@ impl<W: Words> Layer<W> {
                     }
                 }
             }
-            usable += self.profile.held_and_usable(self.geometry.shape_of_group(number), good).1;
+            usable += self.streams.held_and_usable(self.geometry.shape_of_group(number), good).1;
             self.wake(number);
         }
         self.usable = usable;

@@ -4,7 +4,7 @@
 use crate::array::{Array, Class, Owner};
 use crate::command::{Command, Kind};
 use crate::layer::{Layer, MAP, SLOT, UNMAPPED};
-use crate::map_cache::{GivenRoom, MapCache};
+use crate::map_cache::{GivenRoom, MapCache, MapRank};
 use crate::profile::UNIT_BYTES;
 use crate::tables::Words;
 
@@ -17,13 +17,13 @@ impl<W: Words> Layer<W> {
 
     /// Looks up what a command needs of the map, from a map page on; whether it goes on. Else it waits, until
     /// [`Self::next_translated`] has it.
-    pub fn look_up(&mut self, ticket: u32, command: &Command, mut from: u32) -> bool {
+    pub fn look_up(&mut self, (ticket, is_urgent): (u32, bool), command: &Command, mut from: u32) -> bool {
         let Some(mut cache) = self.map_cache.take() else { return true };
         let mut is_waiting = false;
         while !is_waiting && let Some(page) = self.next_needed(cache.entries, command, from) {
             from = page + 1;
             let is_nowhere = cache.is_away(page) && self.map[(self.logical + page) as usize] == UNMAPPED;
-            is_waiting = !is_nowhere && !cache.find(page, ticket, from);
+            is_waiting = !is_nowhere && !cache.find(page, (ticket, is_urgent), from);
             *if is_waiting { &mut self.counts.map_misses } else { &mut self.counts.map_hits } += 1;
         }
         // A map page that was found may have been the one in whose place another is wanted.
@@ -155,14 +155,14 @@ impl<W: Words> Layer<W> {
     #[cold]
     pub(crate) fn feed_map_cache(&mut self, array: &mut Array) {
         let Some(mut cache) = self.map_cache.take() else { return };
-        while let Some(GivenRoom { page, is_wanted, left }) = cache.take_room() {
+        while let Some(GivenRoom { page, rank, left }) = cache.take_room() {
             left.into_iter().for_each(|page| self.keep_map_page(page));
             if self.map[(self.logical + page) as usize] == UNMAPPED {
                 cache.came(page);
                 continue;
             }
-            match self.find_in_host(page, is_wanted) {
-                None => self.read_map_page(array, page, is_wanted),
+            match self.find_in_host(page, rank) {
+                None => self.read_map_page(array, page, rank),
                 Some(true) => cache.came(page),
                 Some(false) => {}
             }
@@ -172,16 +172,17 @@ impl<W: Words> Layer<W> {
     }
 
     /// Reads a map page, which is in flash.
-    pub(crate) fn read_map_page(&mut self, array: &mut Array, page: u32, is_wanted: bool) {
+    pub(crate) fn read_map_page(&mut self, array: &mut Array, page: u32, rank: MapRank) {
         self.counts.map_reads += 1;
-        let class = if is_wanted { Class::Host } else { Class::Layer };
+        let class = if rank == MapRank::Late { Class::Layer } else { Class::Host };
         let place = self.geometry.place(self.map[(self.logical + page) as usize]);
-        self.submit_read(array, (class, false), place, (UNIT_BYTES, Owner::MapPage(page)));
+        self.submit_read(array, (class, rank == MapRank::Urgent), place, (UNIT_BYTES, Owner::MapPage(page)));
     }
 
     /// Programs dirty map pages; whether there is room.
     fn write_out(&mut self, cache: &mut MapCache, array: &mut Array) -> bool {
-        let Some((kind, turn, stripe)) = self.room_for(0, MAP, |_| cache.turn) else { return false };
+        let room = self.room_for(0, |kind| self.stripe(kind, MAP, cache.turn));
+        let Some((kind, turn, stripe)) = room else { return false };
         let group = self.geometry.group(stripe.planes[0], kind);
         let Some(row) = self.new_row(group, MAP) else { return false };
         cache.turn = turn;
@@ -197,7 +198,7 @@ impl<W: Words> Layer<W> {
             count += 1;
         }
         self.counts.map_writes += u64::from(count);
-        self.submit_row(array, Class::Layer, row, count);
+        self.submit_row(array, (Class::Layer, false), row, count);
         true
     }
 

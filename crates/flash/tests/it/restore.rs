@@ -2,7 +2,8 @@
 
 use crate::drives::{Dice, nand, translation};
 use nvmed_flash::{
-    Command, Flash, Kind, MapCacheProfile, Medium, Profile, TranslationProfile, UNIT_BYTES, Wear,
+    Command, Flash, Kind, MapCacheProfile, Medium, Profile, TranslationProfile, UNIT_BYTES, UrgentProfile,
+    Wear,
 };
 
 /// A random command on a drive of so many units, mostly writes.
@@ -16,7 +17,13 @@ fn command(dice: &mut Dice, units: u64) -> Command {
         3 => Kind::Write { fua: true },
         _ => Kind::Write { fua: false },
     };
-    Command { kind, start: start * UNIT_BYTES, bytes: count * UNIT_BYTES, urgent: false }
+    let urgent = dice.one_in(3);
+    Command { kind, start: start * UNIT_BYTES, bytes: count * UNIT_BYTES, urgent }
+}
+
+/// How many blocks are open for what urgent commands write (docs/spec/flash.md: state 6).
+fn open_for_urgent(flash: &Flash) -> usize {
+    flash.block_words().chunks(2).filter(|block| block[1] >> 24 == 6).count()
 }
 
 /// The entry of a unit that is nowhere.
@@ -46,8 +53,8 @@ fn run(flash: &mut Flash, dice: &mut Dice, units: u64, events: u64) {
 
 #[test]
 fn a_drive_that_stops_at_any_moment_has_what_was_programmed() {
-    let mut has_map = false;
-    for seed in 0..40 {
+    let (mut has_map, mut reopened) = (false, 0);
+    for seed in 0..60 {
         let mut dice = Dice(seed);
         let mut array = nand(12, 16);
         array.registers = 1 + dice.roll(3) as u32;
@@ -57,10 +64,10 @@ fn a_drive_that_stops_at_any_moment_has_what_was_programmed() {
         let buffer_bytes = [0, 2 << 20][dice.roll(2) as usize];
         let map_cache =
             (seed % 2 == 1).then_some(MapCacheProfile { bytes: 4 * UNIT_BYTES, entry_bytes: 256 });
-        if map_cache.is_some() {
-            // Each group keeps more blocks.
-            array.blocks[0].per_plane = 16;
-        }
+        array.urgent = (seed % 3 == 0).then(UrgentProfile::default);
+        // Each group keeps more blocks then.
+        array.blocks[0].per_plane +=
+            4 * u32::from(map_cache.is_some()) + 2 * u32::from(array.urgent.is_some());
         array.translation =
             Some(TranslationProfile { wear, bad_ppm, buffer_bytes, map_cache, ..translation() });
         let units = 480;
@@ -90,12 +97,14 @@ fn a_drive_that_stops_at_any_moment_has_what_was_programmed() {
             assert_eq!(whole_map(&next), whole_map(&flash), "{place}");
             let erases = |words: Vec<u32>| words.chunks(2).map(|block| block[0]).collect::<Vec<_>>();
             assert_eq!(erases(next.block_words()), erases(flash.block_words()), "{place}");
+            reopened += open_for_urgent(&next);
             flash = next;
             flash.keep_records();
             (map, blocks) = (whole_map(&flash), flash.block_words());
         }
     }
     assert!(has_map, "no map page was ever programmed");
+    assert!(reopened > 100, "urgent blocks that were opened again: {reopened}");
 }
 
 #[test]
@@ -140,6 +149,7 @@ fn what_describes_no_state_is_refused() {
         [2 << 24, 96, 0],
         [3 << 24, 480, 1],
         [4 << 24 | 2, 0, 0],
+        [4 << 24 | 4, 0, 0],
     ] {
         assert!(refused(&map, &blocks, &records).starts_with("the state names "), "{records:?}");
     }

@@ -27,6 +27,7 @@ struct Waiter {
     command: usize,
     page: u64,
     next: u64,
+    is_urgent: bool,
 }
 
 pub struct Map {
@@ -81,28 +82,33 @@ impl Map {
         self.waiters.iter().any(|waiter| waiter.page == page)
     }
 
-    /// The map pages that wait for room: those for which commands wait, or the others.
-    fn queue(&self, is_wanted: bool) -> Vec<u64> {
+    fn is_urgent(&self, page: u64) -> bool {
+        self.waiters.iter().any(|waiter| waiter.page == page && waiter.is_urgent)
+    }
+
+    /// The map pages that wait for room: those for which commands wait, urgent ones or only others, or no commands.
+    fn queue(&self, is_wanted: bool, is_urgent: bool) -> Vec<u64> {
         let is_in_it = |&number: &u64| {
             let page = &self.pages[number as usize];
             let waits = page.state == State::Away && (is_wanted || page.is_late);
-            waits && self.is_waited_for(number) == is_wanted
+            waits && self.is_waited_for(number) == is_wanted && self.is_urgent(number) == is_urgent
         };
         let mut queue: Vec<u64> = (0..self.len()).filter(is_in_it).collect();
         queue.sort_by_key(|&page| self.pages[page as usize].joined_at);
         queue
     }
 
-    /// Gives room to a map page; which, and whether commands wait for it.
-    fn give_room(&mut self, overtakes: u32) -> Option<(u64, bool)> {
-        let [wanted, late] = [true, false].map(|is_wanted| self.queue(is_wanted).first().copied());
+    /// Gives room to a map page; which, and whether commands wait for it, and urgent ones.
+    fn give_room(&mut self, overtakes: u32) -> Option<(u64, bool, bool)> {
+        let [wanted, late] = [true, false].map(|is_wanted| self.queue(is_wanted, false).first().copied());
+        let urgent = self.queue(true, true).first().copied();
         let age = |page: u64| self.pages[page as usize].joined_at;
-        let by_rank = wanted.or(late)?;
+        let by_rank = urgent.or(wanted).or(late)?;
         let by_age = match (wanted, late) {
             (Some(wanted), Some(late)) if age(late) < age(wanted) => late,
             _ => by_rank,
         };
-        let choice = if self.overtaken >= overtakes { by_age } else { by_rank };
+        let choice = if urgent.is_none() && self.overtaken >= overtakes { by_age } else { by_rank };
         let with_room = |page: &&mut Page| page.state != State::Away;
         if self.count(|page| page.state != State::Away) == self.room {
             let oldest = self.pages.iter_mut().filter(with_room).min_by_key(|page| page.used_at)?;
@@ -111,10 +117,12 @@ impl Map {
             }
             oldest.state = State::Away;
         }
-        self.overtaken = if choice == by_age { 0 } else { self.overtaken + 1 };
+        if urgent.is_none() {
+            self.overtaken = if choice == by_age { 0 } else { self.overtaken + 1 };
+        }
         self.pages[choice as usize].state = State::Coming;
         self.use_page(choice);
-        Some((choice, Some(choice) == wanted))
+        Some((choice, Some(choice) != late, urgent.is_some()))
     }
 }
 
@@ -131,6 +139,7 @@ impl Naive<'_> {
     /// Looks up what a command needs of the map, from a map page on; whether it goes on.
     pub fn look_up(&mut self, number: usize, from: u64) -> bool {
         let Some(map) = &self.map else { return true };
+        let is_urgent = self.goes_first(number);
         for page in from..map.len() {
             if !self.needs(self.command(number), page) {
                 continue;
@@ -141,10 +150,11 @@ impl Naive<'_> {
             if state == State::Here {
                 map.use_page(page);
             } else if state == State::Coming || !is_nowhere {
-                if state == State::Away && !map.is_waited_for(page) {
+                let joins = !map.is_waited_for(page) || is_urgent && !map.is_urgent(page);
+                if state == State::Away && joins {
                     map.pages[page as usize].joined_at = map.tick();
                 }
-                map.waiters.push(Waiter { command: number, page, next: page + 1 });
+                map.waiters.push(Waiter { command: number, page, next: page + 1, is_urgent });
                 self.counts[MAP_MISSES] += 1;
                 return false;
             }
@@ -245,14 +255,14 @@ impl Naive<'_> {
         if self.map.is_none() {
             return;
         }
-        while let Some((page, is_wanted)) =
+        while let Some((page, is_wanted, is_urgent)) =
             self.map.as_mut().and_then(|map| map.give_room(self.profile.overtakes))
         {
             match self.flash.get(&self.unit_of(page)) {
                 None => self.map_page_came(page),
                 Some(&(place, _)) => {
                     self.counts[MAP_READS] += 1;
-                    self.read_page(place, (is_wanted, false), UNIT_BYTES, Owner::MapPage(page));
+                    self.read_page(place, (is_wanted, is_urgent), UNIT_BYTES, Owner::MapPage(page));
                 }
             }
         }
@@ -262,14 +272,15 @@ impl Naive<'_> {
     /// Begins a program of dirty map pages, if there is one to begin.
     fn write_out(&mut self) -> bool {
         let map = self.map.as_ref().expect("there is one");
-        let waiting = map.queue(true).len() + map.queue(false).len();
+        let waiting: usize =
+            [(true, true), (true, false), (false, false)].map(|of| map.queue(of.0, of.1).len()).iter().sum();
         let mut dirty: Vec<u64> = (0..map.len()).collect();
         dirty.retain(|&page| map.pages[page as usize].is_dirty && !map.pages[page as usize].is_leaving);
         dirty.sort_by_key(|&page| map.pages[page as usize].used_at);
         if dirty.is_empty() || waiting <= map.count(|page| page.is_leaving) {
             return false;
         }
-        let Some((kind, turn, planes)) = self.stripe_for(0, MAP, |_| map.turn) else { return false };
+        let Some((kind, turn, planes)) = self.stripe_for(0, MAP, |_| map.turn, |_| 0) else { return false };
         let row_units = self.profile.blocks[kind].row_units() as usize;
         dirty.truncate(row_units);
         let mut units: Vec<_> =

@@ -68,6 +68,9 @@ pub struct Medium {
     at_planes: Vec<u32>,
     at_channels: Vec<u32>,
     at_dies: Vec<u32>,
+    /// The same among urgent ones.
+    at_planes_urgent: Vec<u32>,
+    at_dies_urgent: Vec<u32>,
     /// Urgent operations that got a register: when, their die and channel, and their times there.
     charges: Vec<(u64, [usize; 2], [u64; 2])>,
 }
@@ -85,6 +88,8 @@ impl Medium {
             at_planes: vec![0; planes],
             at_channels: vec![0; channels],
             at_dies: vec![0; dies],
+            at_planes_urgent: vec![0; planes],
+            at_dies_urgent: vec![0; dies],
             charges: Vec::new(),
         }
     }
@@ -193,22 +198,74 @@ impl Naive<'_> {
         let mut has_begun = false;
         while self.free_registers(plane) > 0 {
             let waits = |op: &Op| op.is_urgent && op.place.plane == plane && op.stage == Stage::Waits;
-            let Some(at) = self.medium.oldest(waits) else { break };
+            if !self.medium.any(waits) {
+                break;
+            }
             if let Some(time) = self.held_back(plane) {
-                let resource = CHANNELS + self.medium.channels + self.medium.dies;
+                let resource = self.timer();
                 if !self.events.iter().any(|event| (event.time, event.resource) == (time, resource)) {
                     self.events.push(Event { time, resource, command: 0 });
+                    // Something is to come that was not.
+                    has_begun = true;
                 }
                 break;
             }
+            let medium = &mut self.medium;
+            let queues = [Act::Read, Act::Program].map(|act| medium.oldest(|op| waits(op) && op.act == act));
+            let choice = medium.choice(&queues, medium.at_planes_urgent[plane], self.profile.overtakes);
+            let (rank, overtaken) = choice.expect("one waits");
+            medium.at_planes_urgent[plane] = overtaken;
+            let at = queues[rank].expect("the choice waits");
             let numbers = [plane % self.medium.dies, plane % self.medium.channels];
             let op = self.medium.ops[at];
             let passing = Self::bus_time(self.profile, &op);
             self.medium.charges.push((self.now, numbers, [op.ns, passing]));
-            self.medium.joins(at, Stage::Ready);
+            self.medium.joins(at, if op.act == Act::Read { Stage::Ready } else { Stage::WaitsForBus });
             has_begun = true;
         }
         has_begun
+    }
+
+    /// When a die can begin an urgent program in some of its planes, as far as that is known.
+    pub fn urgent_begin(&self, planes: &[usize]) -> u64 {
+        let medium = &self.medium;
+        let die = planes[0] % medium.dies;
+        let resource = CHANNELS + medium.channels + die;
+        let runs_until = self.events.iter().find(|event| event.resource == resource).map(|event| event.time);
+        let is_ahead = |op: &&Op| {
+            let is_read_out = op.act == Act::Read && matches!(op.stage, Stage::WaitsForBus | Stage::Passes);
+            op.is_urgent && op.stage != Stage::Runs && !is_read_out
+        };
+        let ahead_ns = |plane: usize| -> u64 {
+            let of_plane = medium.ops.iter().filter(|op| op.place.plane == plane);
+            of_plane.filter(is_ahead).map(|op| op.ns).sum()
+        };
+        let longest_ns = (die..medium.planes).step_by(medium.dies).map(ahead_ns).max().unwrap_or(0);
+        let is_taken = |&plane: &usize| {
+            let is_of_others = |op: &&Op| {
+                let has_register = !matches!(op.stage, Stage::Waits | Stage::Runs);
+                op.place.plane == plane && op.act == Act::Program && !op.is_urgent && has_register
+            };
+            medium.ops.iter().filter(is_of_others).count() == self.profile.registers as usize
+        };
+        let programs = self.profile.blocks.iter().flat_map(|kind| &kind.program_ns);
+        let program_ns = if planes.iter().any(is_taken) { programs.copied().max().unwrap_or(0) } else { 0 };
+        runs_until.unwrap_or(self.now) + longest_ns + program_ns
+    }
+
+    /// Whether an urgent program has a register that is not filled yet, or waits for one that a read has.
+    fn awaits_urgent_program(&self, die: usize) -> bool {
+        (die..self.medium.planes).step_by(self.medium.dies).any(|plane| {
+            let has =
+                |is_so: &dyn Fn(&Op) -> bool| self.medium.any(|op: &Op| op.place.plane == plane && is_so(op));
+            let is_urgent_program = |op: &Op| op.is_urgent && op.act == Act::Program;
+            let on_bus = |op: &Op| matches!(op.stage, Stage::WaitsForBus | Stage::Passes);
+            let is_read = |op: &Op| op.act == Act::Read && op.stage != Stage::Waits;
+            has(&|op| is_urgent_program(op) && on_bus(op))
+                || has(&|op| is_urgent_program(op) && op.stage == Stage::Waits)
+                    && self.free_registers(plane) == 0
+                    && has(&is_read)
+        })
     }
 
     fn bus_time(profile: &ArrayProfile, op: &Op) -> u64 {
@@ -299,7 +356,13 @@ impl Naive<'_> {
                     && has(Act::Read, &on_bus)
                     && self.free_registers(plane) <= self.kept(plane)
             }
-            Act::Program => !has(Act::Program, &[Stage::Ready]) && has(Act::Program, &on_bus),
+            Act::Program => {
+                let comes = |op: &Op| {
+                    let is_here = op.place.plane == plane && op.act == act && !op.is_urgent;
+                    is_here && on_bus.contains(&op.stage)
+                };
+                !has(Act::Program, &[Stage::Ready]) && self.medium.any(comes)
+            }
             Act::Erase => false,
         }
     }
@@ -311,12 +374,14 @@ impl Naive<'_> {
             return false;
         }
         if medium.any(|op| is_here(op) && op.stage == Stage::Ready && op.is_urgent) {
-            self.run_die(die, Act::Read);
-            return true;
+            return self.begin_urgent(die);
         }
         let acts = [Act::Read, Act::Program, Act::Erase];
-        let queues =
+        let mut queues =
             acts.map(|act| medium.oldest(|op| is_here(op) && op.stage == Stage::Ready && op.act == act));
+        if self.awaits_urgent_program(die) {
+            queues[1..].fill(None);
+        }
         let choice = medium.choice(&queues, medium.at_dies[die], self.profile.overtakes);
         let Some((rank, overtaken)) = choice else { return false };
         let planes: Vec<usize> = (0..medium.planes).filter(|plane| plane % medium.dies == die).collect();
@@ -324,6 +389,32 @@ impl Naive<'_> {
             return false;
         }
         self.medium.at_dies[die] = overtaken;
+        self.run_die(die, acts[rank]);
+        true
+    }
+
+    /// Lets an idle die begin urgent operations, of which some are ready.
+    fn begin_urgent(&mut self, die: usize) -> bool {
+        let medium = &self.medium;
+        let acts = [Act::Read, Act::Program];
+        let urgent = |plane: Option<usize>, act: Act, stages: &[Stage]| {
+            medium.oldest(|op| {
+                let is_here =
+                    plane.map_or(op.place.plane % medium.dies == die, |plane| op.place.plane == plane);
+                is_here && op.is_urgent && op.act == act && stages.contains(&op.stage)
+            })
+        };
+        let queues = acts.map(|act| urgent(None, act, &[Stage::Ready]));
+        let choice = medium.choice(&queues, medium.at_dies_urgent[die], self.profile.overtakes);
+        let (rank, overtaken) = choice.expect("one is ready");
+        let is_coming = |plane: usize| {
+            let comes = urgent(Some(plane), Act::Program, &[Stage::WaitsForBus, Stage::Passes]);
+            comes.is_some() && urgent(Some(plane), Act::Program, &[Stage::Ready]).is_none()
+        };
+        if acts[rank] == Act::Program && (die..medium.planes).step_by(medium.dies).any(is_coming) {
+            return false;
+        }
+        self.medium.at_dies_urgent[die] = overtaken;
         self.run_die(die, acts[rank]);
         true
     }

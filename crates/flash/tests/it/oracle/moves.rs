@@ -7,11 +7,12 @@ use super::naive::{
 };
 use nvmed_flash::{BlockKind, UNIT_BYTES, Victim, Wear};
 
-/// Streams: what the host writes, what is moved, the map, what is moved since it is cold.
+/// Streams: what the host writes, what is moved, the map, what is moved since it is cold, what urgent commands write.
 const HOST: usize = 0;
 const MOVED: usize = 1;
 pub const MAP: usize = 2;
 const COLD: usize = 3;
+const URGENT: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -67,7 +68,7 @@ impl Block {
 pub struct Group {
     pub blocks: Vec<Block>,
     /// Those that are programmed next, by stream.
-    open: [Option<usize>; 4],
+    open: [Option<usize>; 5],
     victim: Option<usize>,
     page: usize,
     /// Whether it was chosen since it is cold.
@@ -110,13 +111,18 @@ impl Naive<'_> {
         block.changed_at = group.changes;
     }
 
-    /// Free blocks of a group that are for what is moved.
+    fn has_urgent_stream(&self) -> bool {
+        self.profile.urgent.is_some_and(|urgent| urgent.rank)
+    }
+
+    /// Free blocks of a group that the host does not take; one of them is for urgent writes, the others for what is
+    /// moved.
     fn floor(&self) -> usize {
-        if self.map.is_some() { 3 } else { 2 }
+        2 + usize::from(self.map.is_some()) + usize::from(self.has_urgent_stream())
     }
 
     fn has_room(&self, group: usize, stream: usize) -> bool {
-        let kept = if self.is_read_only() { self.floor() - 1 } else { self.floor() };
+        let kept = self.floor() - usize::from(stream == URGENT) - usize::from(self.is_read_only());
         stream != MAP && self.groups[group].open[stream].is_some()
             || self.groups[group].count(State::Free) > kept
     }
@@ -145,13 +151,29 @@ impl Naive<'_> {
         }
     }
 
+    /// Programs what urgent commands wait for.
+    pub fn program_urgent(&mut self) {
+        for kind in 0..self.profile.blocks.len() {
+            while self.program_urgent_stripe(kind) {}
+            self.is_stuck[kind] = !self.gathered(kind, true).is_empty();
+        }
+    }
+
+    /// What is gathered for a kind, in order, for urgent commands or for others.
+    fn gathered(&self, kind: usize, is_urgent: bool) -> Vec<u64> {
+        let is_gathered = |slot: &&Slot| {
+            slot.kind == kind && slot.is_urgent == is_urgent && matches!(slot.stage, SlotStage::Gathered(_))
+        };
+        self.slots.iter().filter(is_gathered).map(|slot| slot.id).collect()
+    }
+
     /// Programs a stripe of what is gathered for a kind, if there is one to program.
     fn program_stripe(&mut self, kind: usize) -> bool {
-        let is_gathered = |slot: &&Slot| slot.kind == kind && matches!(slot.stage, SlotStage::Gathered(_));
-        let gathered: Vec<u64> = self.slots.iter().filter(is_gathered).map(|slot| slot.id).collect();
-        let Some(first) = self.slots.iter().find(is_gathered) else { return false };
-        let is_forced = first.stage == SlotStage::Gathered(true);
-        let place = self.stripe_for(kind, HOST, |kind| self.turns[kind]);
+        let gathered = self.gathered(kind, false);
+        let Some(first) = gathered.first() else { return false };
+        let first = self.slots.iter().find(|slot| slot.id == *first);
+        let is_forced = first.is_some_and(|slot| slot.stage == SlotStage::Gathered(true));
+        let place = self.stripe_for(kind, HOST, |kind| self.turns[kind], |_| 0);
         let Some((kind, turn, stripe)) = place else { return false };
         let row_units = self.profile.blocks[kind].row_units() as usize;
         let units = gathered.len().min(stripe.len() * row_units);
@@ -159,9 +181,31 @@ impl Naive<'_> {
             return false;
         }
         self.turns[kind] = turn + 1;
+        self.program_units(&gathered[..units], HOST, kind, stripe);
+        true
+    }
+
+    /// The same of what urgent commands wait for, which waits for no more: at the die that can begin first.
+    fn program_urgent_stripe(&mut self, kind: usize) -> bool {
+        let gathered = self.gathered(kind, true);
+        if gathered.is_empty() {
+            return false;
+        }
+        let soon = |planes: &[usize]| self.urgent_begin(planes);
+        let place = self.stripe_for(kind, URGENT, |kind| self.urgent_turns[kind], soon);
+        let Some((kind, turn, stripe)) = place else { return false };
+        let units = gathered.len().min(stripe.len() * self.profile.blocks[kind].row_units() as usize);
+        self.urgent_turns[kind] = turn + 1;
+        self.program_units(&gathered[..units], URGENT, kind, stripe);
+        true
+    }
+
+    /// Programs slots on the planes of a stripe, page by page.
+    fn program_units(&mut self, slots: &[u64], stream: usize, kind: usize, stripe: Vec<usize>) {
+        let row_units = self.profile.blocks[kind].row_units() as usize;
         let page_units = self.page_units(kind);
         let mut rows = vec![vec![None; row_units]; stripe.len()];
-        for (number, &id) in gathered[..units].iter().enumerate() {
+        for (number, &id) in slots.iter().enumerate() {
             let page = number / page_units;
             let slot = self.slots.iter_mut().find(|slot| slot.id == id).expect("it is gathered");
             slot.stage = SlotStage::Leaving;
@@ -170,18 +214,19 @@ impl Naive<'_> {
         }
         for (plane, units) in stripe.into_iter().zip(rows) {
             if units.iter().any(Option::is_some) {
-                assert!(self.program(self.group(plane, kind), HOST, true, units), "the plane has room");
+                assert!(self.program(self.group(plane, kind), stream, true, units), "the plane has room");
             }
         }
-        true
     }
 
-    /// The kind, the turn and the planes of the next stripe of a stream, whose turns are given by kind.
+    /// The kind, the turn and the planes of the next stripe of a stream, whose turns are given by kind: of the dies
+    /// with room the first one for which `when` is least.
     pub fn stripe_for(
         &self,
         kind: usize,
         stream: usize,
         turn: impl Fn(usize) -> usize,
+        when: impl Fn(&[usize]) -> u64,
     ) -> Option<(usize, usize, Vec<usize>)> {
         let (planes, dies) = (self.profile.planes_total() as usize, self.profile.dies_total() as usize);
         let stripe_of = |kind: usize| {
@@ -189,8 +234,9 @@ impl Naive<'_> {
             let has_room = |plane: &usize| self.has_room(self.group(*plane, kind), stream);
             let with_room =
                 |die: usize| -> Vec<usize> { (die..planes).step_by(dies).filter(has_room).collect() };
+            let stripes = turns.map(|turn| (turn, with_room(turn % dies)));
             let (turn, mut planes) =
-                turns.map(|turn| (turn, with_room(turn % dies))).find(|(_, planes)| !planes.is_empty())?;
+                stripes.filter(|(_, planes)| !planes.is_empty()).min_by_key(|(_, planes)| when(planes))?;
             let first = turn / dies % planes.len();
             planes.rotate_left(first);
             Some((kind, turn, planes))
@@ -250,7 +296,8 @@ impl Naive<'_> {
         self.rows.push(Row { id: self.row_id, group: number, block, first, units });
         let ns = kind.program_ns[row % kind.program_ns.len()];
         let place = self.place(number, block, first);
-        self.medium.submit(Op::new(Act::Program, is_host, place, Owner::Row(self.row_id), bytes, ns));
+        let op = Op::new(Act::Program, is_host, place, Owner::Row(self.row_id), bytes, ns);
+        self.medium.submit(op.urgent(stream == URGENT));
         true
     }
 
@@ -292,7 +339,7 @@ impl Naive<'_> {
     fn wants(&self, group: usize) -> bool {
         let Some(layer) = self.layer() else { return false };
         let free = (self.groups[group].count(State::Free) + self.groups[group].count(State::Erasing)) as u32;
-        free <= layer.gc_blocks || self.is_quiet && free < layer.gc_idle_blocks
+        free <= layer.gc_blocks.max(self.floor() as u32) || self.is_quiet && free < layer.gc_idle_blocks
     }
 
     /// Collection that the host must wait for is the host's.
@@ -414,7 +461,8 @@ impl Naive<'_> {
         let block = self.groups[number].victim.expect("there is one");
         let kind = self.kind(number).clone();
         let page_units = kind.page_units() as usize;
-        let is_urgent = self.is_urgent(number);
+        let is_host = self.is_urgent(number);
+        let is_urgent = is_host && self.is_stuck[number % self.profile.blocks.len()];
         while self.groups[number].page < kind.pages as usize {
             let rows = self.rows.iter().filter(|row| row.group == number);
             let is_moved = |(_, from): &&(u64, From)| matches!(from, From::Place(_));
@@ -431,7 +479,7 @@ impl Naive<'_> {
             let valid = owners.iter().flatten().count() as u64;
             if valid > 0 {
                 let page = self.place(number, block, first);
-                self.read_page(page, (is_urgent, false), valid * UNIT_BYTES, Owner::Copy(page));
+                self.read_page(page, (is_host, is_urgent), valid * UNIT_BYTES, Owner::Copy(page));
             }
         }
     }
@@ -525,7 +573,7 @@ impl Naive<'_> {
             let kind = self.kind(number);
             let good =
                 self.groups[number].blocks.iter().filter(|block| block.state != State::Bad).count() as u64;
-            let kept = if self.map.is_some() { 6 } else { 4 };
+            let kept = 2 * self.floor() as u64;
             let units = good.saturating_sub(kept) * u64::from(kind.units());
             units.saturating_sub(good * u64::from(kind.row_units() - 1))
         };
@@ -540,7 +588,7 @@ impl Naive<'_> {
         let is_read_only = self.is_read_only();
         let group = &mut self.groups[number];
         let block = &mut group.blocks[place.block];
-        group.has_erased |= !block.is_cold && block.stream == HOST;
+        group.has_erased |= !block.is_cold && [HOST, URGENT].contains(&block.stream);
         block.erases += 1;
         (block.rows, block.freed_at) = (0, self.counts[ERASES]);
         let is_worn_out = block.erases >= endurance && !is_read_only;

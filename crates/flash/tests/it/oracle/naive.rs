@@ -39,6 +39,8 @@ pub struct Slot {
     pub waiter: Option<usize>,
     /// The unit was deallocated after it was written.
     pub dead: bool,
+    /// An urgent command waits for it: it goes to blocks of such.
+    pub is_urgent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +141,9 @@ pub struct Naive<'a> {
     pub row_id: u64,
     /// By kind, which die is next.
     pub turns: Vec<usize>,
+    /// The same for what urgent commands wait for; and whether that waits for room.
+    pub urgent_turns: Vec<usize>,
+    pub is_stuck: Vec<bool>,
     pub map: Option<Map>,
     pub counts: [u64; COUNTS],
 }
@@ -213,6 +218,8 @@ impl<'a> Naive<'a> {
             rows: Vec::new(),
             row_id: 0,
             turns: vec![0; profile.blocks.len()],
+            urgent_turns: vec![0; profile.blocks.len()],
+            is_stuck: vec![false; profile.blocks.len()],
             map: Map::new(profile),
             counts: [0; COUNTS],
         }
@@ -261,8 +268,15 @@ impl<'a> Naive<'a> {
             self.now = time;
             let event = self.events.remove(first);
             self.happen(event);
-            self.work();
+            if event.resource != self.timer() {
+                self.work();
+            }
         }
+    }
+
+    /// When what was held back is looked at again.
+    pub fn timer(&self) -> usize {
+        CHANNELS + self.profile.channels as usize + self.profile.dies_total() as usize
     }
 
     fn happen(&mut self, event: Event) {
@@ -283,7 +297,7 @@ impl<'a> Naive<'a> {
                 op.into_iter().for_each(|op| self.read_done(&op));
             }
             // What was held back is looked at again.
-            resource if resource == CHANNELS + channels + self.profile.dies_total() as usize => {}
+            resource if resource == self.timer() => {}
             resource => {
                 for op in self.medium.ended(resource - CHANNELS - channels) {
                     self.array_done(&op);
@@ -344,7 +358,7 @@ impl<'a> Naive<'a> {
     }
 
     /// Whether it goes first.
-    fn goes_first(&self, number: usize) -> bool {
+    pub fn goes_first(&self, number: usize) -> bool {
         self.is_urgent_command(number) && self.profile.urgent.is_some_and(|urgent| urgent.rank)
     }
 
@@ -543,7 +557,7 @@ impl<'a> Naive<'a> {
             let ns = times[((page / planes) % times.len() as u64) as usize];
             let place = Place { plane: (page % planes) as usize, kind: 0, block: 0, at: 0 };
             let op = Op::new(act, true, place, Owner::Piece(number), self.code_words(from, to), ns);
-            self.medium.submit(op.urgent(act == Act::Read && self.goes_first(number)));
+            self.medium.submit(op.urgent(self.goes_first(number)));
             self.commands.get_mut(&number).expect("it is under way").pieces += 1;
         }
     }
@@ -591,10 +605,10 @@ impl<'a> Naive<'a> {
                 unit += 1;
             }
         }
-        if is_durable {
-            self.force();
-        } else {
+        if !is_durable {
             self.complete(number);
+        } else if !self.goes_first(number) {
+            self.force();
         }
     }
 
@@ -609,15 +623,22 @@ impl<'a> Naive<'a> {
         let newest =
             (0..self.slots.len()).find(|&at| self.slots[at].unit == unit && self.is_current(&self.slots[at]));
         if let Some(at) = newest
-            && self.slots[at].stage != SlotStage::Leaving
             && self.slots[at].waiter.is_none()
+            && match self.slots[at].stage {
+                SlotStage::Filling => true,
+                // Who goes first does not wait with it.
+                SlotStage::Gathered(_) => !(is_urgent && waiter.is_some()),
+                SlotStage::Leaving => false,
+            }
         {
+            self.slots[at].is_urgent = is_urgent && waiter.is_some();
             self.slots[at].waiter = waiter;
             return;
         }
         self.version += 1;
-        let stage = SlotStage::Filling;
-        let slot = Slot { id: self.version, unit, kind, stage, waiter, dead: false };
+        let (id, stage) = (self.version, SlotStage::Filling);
+        let slot =
+            Slot { id, unit, kind, stage, waiter, dead: false, is_urgent: is_urgent && waiter.is_some() };
         match self.flash.get(&unit) {
             Some(&(place, _)) if newest.is_none() && !is_whole => {
                 self.read_page(place, (true, is_urgent), UNIT_BYTES, Owner::Fill(slot.id));
@@ -636,9 +657,9 @@ impl<'a> Naive<'a> {
 
     fn gather(&mut self, mut slot: Slot) {
         slot.stage = SlotStage::Gathered(false);
-        let (id, kind) = (slot.id, slot.kind);
+        let (id, kind, is_urgent) = (slot.id, slot.kind, slot.is_urgent);
         self.slots.push(slot);
-        if id <= self.forced {
+        if id <= self.forced && !is_urgent {
             self.force_kind(kind);
         }
     }
@@ -664,6 +685,7 @@ impl<'a> Naive<'a> {
         }
         (0..self.groups.len()).for_each(|group| self.collect(group));
         self.feed_map();
+        self.program_urgent();
         self.program_gathered();
         if self.is_read_only() {
             let (first, others): (Vec<_>, Vec<_>) =
