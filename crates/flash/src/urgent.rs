@@ -138,11 +138,11 @@ impl Urgent {
     }
 
     /// An urgent operation has got a register; it will take so long of its die, and of its channel.
-    fn charge(&mut self, die: usize, channel: usize, now: u64, (array_ns, bus_ns): (u64, u64)) {
+    fn charge(&mut self, die: usize, channel: usize, now: u64, (die_ns, bus_ns): (u64, u64)) {
         let share = u64::from(self.profile.share_percent);
         if share < PARTS {
             for (account, ns) in
-                [(&mut self.dies[die].account, array_ns), (&mut self.channel_accounts[channel], bus_ns)]
+                [(&mut self.dies[die].account, die_ns), (&mut self.channel_accounts[channel], bus_ns)]
             {
                 account.settle(now, share);
                 account.parts = account.parts.saturating_add(ns.saturating_mul(PARTS));
@@ -224,7 +224,10 @@ impl Array {
         let op = self.ops[entry as usize];
         let rate = if op.act == Act::Read { self.profile.bus_out } else { self.profile.bus_in };
         let Some(urgent) = &mut self.urgent else { return false };
-        urgent.charge(die, channel, now, (op.array_ns, rate.time_of(op.bytes.into())));
+        let bus_ns = rate.time_of(op.bytes.into());
+        // A register that is being filled keeps its plane from other work, as the cells do then.
+        let die_ns = op.array_ns + if op.act == Act::Program { bus_ns } else { 0 };
+        urgent.charge(die, channel, now, (die_ns, bus_ns));
         if op.act == Act::Read {
             urgent.planes[number].ready[READ].push(&mut self.ops, entry);
             urgent.dies[die].ready[READ] += 1;

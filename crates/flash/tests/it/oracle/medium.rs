@@ -219,7 +219,8 @@ impl Naive<'_> {
             let numbers = [plane % self.medium.dies, plane % self.medium.channels];
             let op = self.medium.ops[at];
             let passing = Self::bus_time(self.profile, &op);
-            self.medium.charges.push((self.now, numbers, [op.ns, passing]));
+            let filling = if op.act == Act::Program { passing } else { 0 };
+            self.medium.charges.push((self.now, numbers, [op.ns + filling, passing]));
             self.medium.joins(at, if op.act == Act::Read { Stage::Ready } else { Stage::WaitsForBus });
             has_begun = true;
         }
