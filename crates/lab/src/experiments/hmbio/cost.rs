@@ -223,5 +223,8 @@ mod tests {
         let (share, slower) = BackgroundCost::capped(WINDOWS[0], false, 10, 500).unwrap();
         assert!((0.08..0.115).contains(&share), "{share}");
         assert!(slower < JUDGED_PERCENT, "{slower} %");
+        let (share, slower) = BackgroundCost::capped(WINDOWS[1], true, 10, 300).unwrap();
+        assert!((0.08..0.105).contains(&share), "writes: {share}");
+        assert!(slower < JUDGED_PERCENT, "writes: {slower} %");
     }
 }
