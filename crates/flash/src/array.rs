@@ -117,11 +117,6 @@ impl Plane {
             && (is_read && self.leaving > 0 && self.free <= kept && reads_wait()
                 || act == Act::Program as usize && self.filling > 0)
     }
-
-    #[inline]
-    fn ready(&self, act: Act) -> Fifo {
-        self.ready[act as usize]
-    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -284,26 +279,39 @@ impl Array {
     }
 
     /// Begins what can begin at `now`.
+    #[inline]
     pub fn start(&mut self, now: u64, calendar: &mut Calendar) {
+        if self.urgent.is_some() {
+            self.start_all::<true>(now, calendar);
+        } else {
+            self.start_all::<false>(now, calendar);
+        }
+    }
+
+    /// The same, where operations may be `URGENT`: a drive in which none is does not look for them at each choice.
+    fn start_all<const URGENT: bool>(&mut self, now: u64, calendar: &mut Calendar) {
         while let Some(plane) = self.changed_planes.take() {
-            self.admit(plane, now, calendar);
+            self.admit::<URGENT>(plane, now, calendar);
         }
         while let Some(channel) = self.changed_channels.take() {
-            self.start_channel(channel, now, calendar);
+            self.start_channel::<URGENT>(channel, now, calendar);
         }
         while let Some(die) = self.changed_dies.take() {
-            self.start_die(die, now, calendar);
+            self.start_die::<URGENT>(die, now, calendar);
         }
         self.changed = false;
     }
 
     /// Gives a plane's free registers to what waits for them.
-    fn admit(&mut self, number: usize, now: u64, calendar: &mut Calendar) {
+    fn admit<const URGENT: bool>(&mut self, number: usize, now: u64, calendar: &mut Calendar) {
         let channel = self.channel_of(number as u32);
-        let kept = if self.urgent.is_some() { self.admit_urgent(number, now, calendar) } else { 0 };
+        let kept = if URGENT { self.admit_urgent(number, now, calendar) } else { 0 };
         while self.planes[number].free > kept && self.planes[number].waits > 0 {
             let plane = &mut self.planes[number];
-            let orders = plane.waiting.map(|queue| since(queue, &self.ops));
+            let mut orders = [NEVER; 2 * CLASSES];
+            for (order, queue) in orders.iter_mut().zip(plane.waiting) {
+                *order = since(queue, &self.ops);
+            }
             let Some(rank) = plane.fair.choice(&orders, self.profile.overtakes) else { return };
             plane.fair.took(rank, &orders);
             let Some(op) = plane.waiting[rank].pop(&mut self.ops) else { return };
@@ -322,16 +330,16 @@ impl Array {
         }
     }
 
-    fn start_channel(&mut self, number: usize, now: u64, calendar: &mut Calendar) {
+    fn start_channel<const URGENT: bool>(&mut self, number: usize, now: u64, calendar: &mut Calendar) {
         if self.channels[number].passing.is_some() {
             return;
         }
-        let first = if self.urgent.is_some() { self.first_to_pass(number) } else { None };
+        let first = if URGENT { self.first_to_pass(number) } else { None };
         let channel = &mut self.channels[number];
         if first.is_some() {
             channel.passing = first;
         } else {
-            let orders = channel.queues.map(|queue| since(queue, &self.ops));
+            let orders = [since(channel.queues[0], &self.ops), since(channel.queues[1], &self.ops)];
             let Some(rank) = channel.fair.choice(&orders, self.profile.overtakes) else { return };
             channel.fair.took(rank, &orders);
             channel.passing = channel.queues[rank].pop(&mut self.ops);
@@ -341,25 +349,24 @@ impl Array {
         calendar.set(self.base + number, now + rate.time_of(op.bytes.into()));
     }
 
-    fn start_die(&mut self, number: usize, now: u64, calendar: &mut Calendar) {
+    fn start_die<const URGENT: bool>(&mut self, number: usize, now: u64, calendar: &mut Calendar) {
         let Die { count, ready, .. } = self.dies[number];
-        if self.urgent.is_some() && count == 0 && self.start_urgent(number, now, calendar) {
+        if URGENT && count == 0 && self.start_urgent(number, now, calendar) {
             return;
         }
         if count > 0 || ready == [0; ACTS] {
             return;
         }
-        let mut orders = [Act::Read, Act::Program, Act::Erase].map(|act| match ready[act as usize] {
-            0 => NEVER,
-            _ => {
-                self.planes_of(number).map(|plane| since(plane.ready(act), &self.ops)).min().unwrap_or(NEVER)
+        // What is on its way in for an urgent command begins before programs and erases of others.
+        let end = if URGENT && self.awaits_urgent_program(number) { Act::Program as usize } else { ACTS };
+        let mut orders = [NEVER; ACTS];
+        for act in (0..end).filter(|&act| ready[act] > 0) {
+            for plane in self.planes[number..].iter().step_by(self.dies.len()) {
+                orders[act] = orders[act].min(since(plane.ready[act], &self.ops));
             }
-        });
-        if self.urgent.is_some() && self.awaits_urgent_program(number) {
-            orders[Act::Program as usize..].fill(NEVER);
         }
         let Some(act) = self.dies[number].fair.choice(&orders, self.profile.overtakes) else { return };
-        let is_soon_ready = if self.urgent.is_some() {
+        let is_soon_ready = if URGENT {
             self.is_soon_ready_beside(number, act)
         } else {
             self.planes_of(number).any(|plane| plane.is_soon_ready(act, 0))
@@ -379,17 +386,23 @@ impl Array {
             longest = longest.max(self.ops[op as usize].array_ns);
         }
         die.ready[act] -= die.count as u32;
-        self.run_die(number, longest, now, calendar);
+        self.run_die::<URGENT>(number, longest, now, calendar);
     }
 
     /// What a die runs takes the longest time among its operations, and more for each after the first.
     #[inline]
-    pub(crate) fn run_die(&mut self, number: usize, longest: u64, now: u64, calendar: &mut Calendar) {
+    pub(crate) fn run_die<const URGENT: bool>(
+        &mut self,
+        number: usize,
+        longest: u64,
+        now: u64,
+        calendar: &mut Calendar,
+    ) {
         let count = self.dies[number].count;
         self.working.begin(now, count);
         let others = (count as u64).saturating_sub(1) * self.profile.multi_plane_ns;
         calendar.set(self.base + self.channels.len() + number, now + longest + others);
-        if let Some(urgent) = &mut self.urgent {
+        if URGENT && let Some(urgent) = &mut self.urgent {
             urgent.runs_until(number, now + longest + others);
         }
     }

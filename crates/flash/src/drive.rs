@@ -124,11 +124,11 @@ impl<W: Words> Drive<W> {
             && self.profile.urgent.is_some_and(|urgent| urgent.places > 0)
     }
 
-    /// Whether a command goes before others.
+    /// Whether a command goes before others. The drive is asked first: in one without urgent commands that is all.
     #[inline]
     fn has_rank(&self, command: u32) -> bool {
-        self.commands[command as usize].command.urgent
-            && self.profile.urgent.is_some_and(|urgent| urgent.rank)
+        self.profile.urgent.is_some_and(|urgent| urgent.rank)
+            && self.commands[command as usize].command.urgent
     }
 
     /// A command arrives at `now`, before which everything has happened.
@@ -208,14 +208,28 @@ impl<W: Words> Drive<W> {
     pub fn run(&mut self, now: &mut u64, until: u64, all: bool) {
         if self.host.is_some() {
             self.settle_moves(*now);
+            self.run_beside_host(now, until, all);
+        } else {
+            self.run_on::<false>(now, until, all);
         }
-        while all || self.done.is_empty() && !self.host.as_ref().is_some_and(|link| link.has_passed()) {
+    }
+
+    /// The same, where the host has given memory.
+    #[cold]
+    fn run_beside_host(&mut self, now: &mut u64, until: u64, all: bool) {
+        self.run_on::<true>(now, until, all);
+    }
+
+    #[inline]
+    fn run_on<const HAS_HOST: bool>(&mut self, now: &mut u64, until: u64, all: bool) {
+        let has_passed = |drive: &Self| HAS_HOST && drive.host.as_ref().is_some_and(|link| link.has_passed());
+        while all || self.done.is_empty() && !has_passed(self) {
             let (time, resource) = self.calendar.first();
             if time > *now && self.array.has_changed() {
                 self.array.start(*now, &mut self.calendar);
                 continue;
             }
-            if all && self.is_unsettled() && time.min(until) > *now {
+            if HAS_HOST && all && self.is_unsettled() && time.min(until) > *now {
                 // Only an owner that was not to be told comes here.
                 self.settle_moves(*now);
                 continue;
@@ -380,7 +394,7 @@ impl<W: Words> Drive<W> {
 
     fn begin(&mut self, now: u64, command: u32) {
         let Command { kind, start, bytes, .. } = self.commands[command as usize].command;
-        let has_rank = self.has_rank(command);
+        let has_rank = kind != Kind::Read && self.has_rank(command);
         match (kind, &mut self.layer) {
             (Kind::Read, _) if bytes > 0 => self.read(now, command, (start, bytes)),
             (Kind::Write { .. }, None) if bytes > 0 => self.receive(now, command, bytes),
@@ -405,6 +419,7 @@ impl<W: Words> Drive<W> {
         }
     }
 
+    #[inline]
     pub(crate) fn send(&mut self, now: u64, command: u32, bytes: u64) {
         let is_first = if self.has_rank(command) {
             self.link_out.enter_urgently(now, bytes, command)

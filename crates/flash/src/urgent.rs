@@ -297,7 +297,7 @@ impl Array {
             queues.ahead_ns -= if first.is_some() { array_ns } else { 0 };
             longest = longest.max(array_ns);
         }
-        self.run_die(number, longest, now, calendar);
+        self.run_die::<true>(number, longest, now, calendar);
         true
     }
 
