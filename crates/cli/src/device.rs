@@ -117,7 +117,7 @@ fn profiles(arguments: &Profiles) -> Result<(), Failure> {
                 json!({ "name": name, "what": what, "source": source, "usual_bytes": usual })
             ))?;
         } else {
-            out.text(&format!("{name:<9} {what} ({source})\n"))?;
+            out.text(&format!("{name:<10} {what} ({source})\n"))?;
         }
     }
     out.finish()

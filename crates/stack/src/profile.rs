@@ -20,13 +20,14 @@ use span::Text;
 use std::io::Read;
 
 /// The built-in profiles, by name.
-const BUILT_IN: [(&str, &str); 10] = [
+const BUILT_IN: [(&str, &str); 11] = [
     ("dram", include_str!("../profiles/dram.toml")),
     ("xpoint", include_str!("../profiles/xpoint.toml")),
     ("pcm", include_str!("../profiles/pcm.toml")),
     ("slc", include_str!("../profiles/slc.toml")),
     ("mlc", include_str!("../profiles/mlc.toml")),
     ("tlc", include_str!("../profiles/tlc.toml")),
+    ("tlc-urgent", concat!(include_str!("../profiles/tlc.toml"), include_str!("../profiles/urgent.toml"))),
     ("emmc", include_str!("../profiles/emmc.toml")),
     ("emmc-8ps", include_str!("../profiles/emmc-8ps.toml")),
     ("emmc-hps", include_str!("../profiles/emmc-hps.toml")),

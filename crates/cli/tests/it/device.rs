@@ -6,7 +6,7 @@ use crate::scratch::Scratch;
 fn profiles_are_listed_with_their_sources() {
     let scratch = Scratch::new();
     let list = scratch.ok(["device", "profiles"]);
-    assert_eq!(list.lines().count(), 10, "{list}");
+    assert_eq!(list.lines().count(), 11, "{list}");
     for (name, source) in
         [("tlc", "UT81NDQ512G8T"), ("hmbio", "Table 4"), ("emmc-hps", "IISWC'15"), ("pcm", "HotStorage'11")]
     {
@@ -14,7 +14,7 @@ fn profiles_are_listed_with_their_sources() {
         assert!(line.is_some_and(|line| line.contains(source)), "no {name} of {source} in {list}");
     }
     let json = scratch.ok(["device", "profiles", "--json"]);
-    assert!(json.lines().all(|line| line.contains("\"source\":")) && json.lines().count() == 10, "{json}");
+    assert!(json.lines().all(|line| line.contains("\"source\":")) && json.lines().count() == 11, "{json}");
 }
 
 #[test]
