@@ -30,3 +30,4 @@ pub mod sqlite;
 pub mod steps;
 pub mod sweep;
 pub mod trace;
+pub mod urgent;

@@ -4,7 +4,7 @@
 use nvmed_bench::row::Row;
 use nvmed_bench::{
     driver, everyday, files, flash, instructions, kept, kv, mounting, mqsim, names, nvm, pair, policy,
-    programs, recording, replay, requests, shared, sqlite, steps, sweep, trace,
+    programs, recording, replay, requests, shared, sqlite, steps, sweep, trace, urgent,
 };
 use nvmed_lab::{machine::machine, undo};
 use std::path::Path;
@@ -80,6 +80,7 @@ const GROUPS: &[Group] = &[
         names: &["wrapper.foreign.lseek", "wrapper.foreign.read", "wrapper.foreign.close"],
         measure: Whole(files::foreign),
     },
+    Group { names: &urgent::NAMES, measure: Part(urgent::measure) },
     Group { names: &["programs.rocksdb_fillsync"], measure: Whole(programs::rocksdb::fillsync) },
     Group {
         names: &["programs.rocksdb_readrandom", "programs.rocksdb_readrandom.calls"],

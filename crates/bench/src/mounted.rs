@@ -167,6 +167,26 @@ impl Ours {
         Self::placed(tmpfs, Some(zram), cache_bytes, &settings)
     }
 
+    /// A drive of a profile, `device_bytes` large, which stays with its image in a fresh tmpfs. But for the size of the
+    /// cache, the settings are those that nobody chose.
+    ///
+    /// # Errors
+    /// As [`Ours::new`].
+    pub(crate) fn on_drive(profile: &str, device_bytes: u64, cache_bytes: u64) -> Result<Self, String> {
+        let tmpfs = Mounted::tmpfs("ours, drive in tmpfs", "ours", "never", device_bytes + (1 << 30))?;
+        let (image, nvmed) = (tmpfs.dir.join("disk.img"), tools()?.join("nvmed"));
+        let size = device_bytes.to_string();
+        run(Command::new(&nvmed).args(["device", "create"]).arg(&image).args([
+            "--profile",
+            profile,
+            "--size",
+            &size,
+        ]))?;
+        run(Command::new(nvmed).arg("format").arg(&image))?;
+        let settings = format!("storage_engine = virtual\nstorage_dev = {}\n", image.display());
+        Self::placed(tmpfs, None, cache_bytes, &settings)
+    }
+
     fn placed(tmpfs: Mounted, zram: Option<Zram>, cache_bytes: u64, settings: &str) -> Result<Self, String> {
         let config = format!(
             "wrap_dir = {}\nfilesystem = nvmedfs\ncache_size = {cache_bytes}\n{settings}",

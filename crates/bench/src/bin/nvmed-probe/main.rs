@@ -3,6 +3,7 @@
 //! It knows nothing of nvmed; run bare it measures the kernel, run under the wrapper it measures us.
 //! Each mode prints one line per slice: nanoseconds per operation.
 
+mod commits;
 mod everyday;
 
 use nvmed_dice::Dice;
@@ -34,11 +35,16 @@ fn main() {
         ["readers", dir, slices, slice_ms, ref counts @ ..] if !counts.is_empty() => {
             everyday::readers(dir, slices, slice_ms, counts)
         }
+        ["commits", database, journal, rank, count, ref copy @ ..] => {
+            commits::commits(database, journal, rank, count, copy)
+        }
+        ["copies", from, to, times] => commits::copies(from, to, times),
         ["nothing"] => Ok(()),
         _ => Err("usage: nvmed-probe pread|pwrite FILE BYTES SLICES OPS | create DIR FILES DIRS \
              | foreign lseek|read|close SLICES CALLS | fstat FILE SLICES OPS PAUSE_US | echo SLICES OPS PAUSE_US \
              | counted CALL DIR CALLS | calls DIR SLICES KIND... | pair FILE SLICES SLICE_MS \
-             | readers DIR SLICES SLICE_MS PROCESSES... | nothing"
+             | readers DIR SLICES SLICE_MS PROCESSES... \
+             | commits DATABASE JOURNAL urgent|plain COUNT [FROM TO] | copies FROM TO TIMES | nothing"
             .into()),
     };
     if let Err(message) = done {
