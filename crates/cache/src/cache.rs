@@ -376,6 +376,23 @@ impl Cache {
         self.dirty.load(Ordering::Relaxed) > self.dirty_due.load(Ordering::Relaxed)
     }
 
+    /// Whether writers who leave write-back to others should do it themselves: [`Cache::over_limit`] says so, and half
+    /// of the frames that are not dirty then are dirty, too.
+    #[must_use]
+    pub fn far_over_limit(&self) -> bool {
+        let due = self.dirty_due.load(Ordering::Relaxed);
+        self.dirty.load(Ordering::Relaxed) > due + u64::from(self.layout.frames).saturating_sub(due) / 2
+    }
+
+    /// Whether somebody who writes back ahead of writers should begin: half of the limit is dirty, and the device has
+    /// refused nothing ([`Cache::put_off`]).
+    #[inline]
+    #[must_use]
+    pub fn nears_limit(&self) -> bool {
+        let dirty = self.dirty.load(Ordering::Relaxed);
+        dirty > self.dirty_limit / 2 && self.dirty_due.load(Ordering::Relaxed) == self.dirty_limit
+    }
+
     /// The device has refused what was to be written back: [`Cache::over_limit`] says so again when `frames` more are
     /// dirty than now, or after [`Cache::resume`].
     pub fn put_off(&self, frames: u64) {

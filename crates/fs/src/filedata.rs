@@ -182,6 +182,10 @@ pub(crate) struct FileData {
     pub(crate) flights: Flights,
     /// Urgent callers that wait for the right to its pages and blocks.
     wanted: AtomicU32,
+    /// The last batch by which write-back that nobody is promised has told of it ([`crate::journal::Journal::told`]).
+    pub(crate) told: AtomicU64,
+    /// An urgent caller has made it durable, and will again: others leave its pages to him.
+    pub(crate) spared: AtomicBool,
     /// Who moves its data, and for which description; none: the mount's handle.
     pub(crate) handle: Mutex<Option<(u64, Handle)>>,
 }
@@ -209,6 +213,8 @@ impl FileData {
             map: Mutex::new(None),
             flights: Flights::default(),
             wanted: AtomicU32::new(0),
+            told: AtomicU64::new(0),
+            spared: AtomicBool::new(false),
             handle: Mutex::new(None),
         }
     }

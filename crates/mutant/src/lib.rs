@@ -69,6 +69,8 @@ pub enum Mutant {
     ForcedVolatile,
     /// The record that tells of an urgent caller's data is made durable before the data is written.
     LogBeforeForced,
+    /// Where callers are urgent, a step of write-back sends no flush before its batch, which asks for none.
+    StepNotFlushed,
     /// A file that grows in its last block does so before that block is durable.
     GrowthNotFlushed,
     /// A file without a name is struck off the list before its blocks are free.
@@ -138,7 +140,7 @@ impl Mutant {
     const DEVICE: [Self; 2] = [Self::HmbAfterDisable, Self::NotSettled];
 
     /// All others: they are noticed by what is left when the power goes.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::NoDataFlush,
         Self::NoLogFlush,
         Self::EarlyReuse,
@@ -162,6 +164,7 @@ impl Mutant {
         Self::OverwriteVolatile,
         Self::ForcedVolatile,
         Self::LogBeforeForced,
+        Self::StepNotFlushed,
         Self::GrowthNotFlushed,
         Self::OrphanUnmarkedFirst,
         Self::AttributeInTwoCommits,

@@ -1,5 +1,6 @@
 //! The thread that writes back dirty data that no program has synced, as a kernel does, settles the metadata
-//! log when nothing was appended to it for a while, and makes memory present that the cache uses next.
+//! log when nothing was appended to it for a while, makes memory present that the cache uses next, and, where callers may
+//! be urgent, writes back ahead of writers.
 
 use nvmed_fs::FileSystem;
 use nvmed_io::caller::{self, Urgency};
@@ -33,15 +34,17 @@ impl Flusher {
             let work = move || {
                 let look = period / LOOKS_PER_PERIOD;
                 files.made_present_by(std::thread::current());
-                let (mut looked, mut settled) = (Instant::now(), Instant::now());
+                files.relieved_by(std::thread::current());
+                let (mut looked, mut settled, mut more) = (Instant::now(), Instant::now(), false);
                 loop {
                     let rest = (look.saturating_sub(looked.elapsed()))
                         .min(LOG_LOOK.saturating_sub(settled.elapsed()));
-                    std::thread::park_timeout(rest);
+                    std::thread::park_timeout(if more { Duration::ZERO } else { rest });
                     if stop.load(Ordering::Acquire) {
                         break;
                     }
                     files.make_present();
+                    more = files.guarded(|| files.relieve_ahead()).unwrap_or(false);
                     if looked.elapsed() >= look {
                         looked = Instant::now();
                         // A failure stays with the frames, which stay dirty, and is reported by the

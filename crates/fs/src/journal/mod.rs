@@ -21,6 +21,8 @@ pub(crate) struct Journal {
     handle: Handle,
     pub(crate) order: Order,
     last: LastSequence,
+    /// Of the batches that a sync of whatever makes durable: all but those of [`Journal::told`].
+    promised: LastSequence,
     health: Arc<Health>,
 }
 
@@ -42,8 +44,9 @@ impl LastSequence {
 impl Journal {
     /// Of a store whose batches so far count as applied.
     pub(crate) fn new(store: Store, handle: Handle, health: Arc<Health>) -> Self {
-        let last = LastSequence(AtomicU64::new(store.applied().0));
-        Self { store, handle, order: Order::default(), last, health }
+        let applied = || LastSequence(AtomicU64::new(store.applied().0));
+        let (last, promised) = (applied(), applied());
+        Self { store, handle, order: Order::default(), last, promised, health }
     }
 
     /// What may end the mount's changes.
@@ -62,6 +65,20 @@ impl Journal {
     /// What was freed by a batch is held back: commits may make it durable from now on.
     pub(crate) fn applied(&self, sequence: Sequence) {
         self.last.store(sequence);
+        self.promised.store(sequence);
+    }
+
+    /// As [`Journal::applied`], of a batch that tells of nothing but data that was written back, and is durable: an
+    /// urgent caller's sync need not make it durable, unless it is of a file that it tells of.
+    pub(crate) fn told(&self, sequence: Sequence) {
+        self.last.store(sequence);
+    }
+
+    /// Whether all is durable that an urgent caller's sync of a file promises: of that file, the batch `told` and the
+    /// data up to `ticket`; and what was promised to anybody.
+    pub(crate) fn keeps(&self, told: u64, ticket: u64) -> bool {
+        let upto = self.promised.load().max(Sequence(told));
+        self.health.is_open() && !self.order.is_open(ticket) && self.store.durable() >= upto
     }
 
     /// Whether no change waits to be made durable.
@@ -76,6 +93,20 @@ impl Journal {
     /// Whether every change so far is durable.
     pub(crate) fn is_durable(&self) -> bool {
         self.store.durable() >= self.last.load()
+    }
+
+    /// Flushes the data that was written so far, for batches that are applied from now on: those need no flush.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn flush_data(&self) -> Result<(), FsError> {
+        if Mutant::NoDataFlush.is_made() {
+            return Ok(());
+        }
+        let written = self.order.written();
+        self.handle.flush().map_err(|error| self.health.flush_failed(error))?;
+        self.order.flushed(written);
+        Ok(())
     }
 
     /// Makes every change so far durable, and the data that was written up to `ticket`; whether there was any change to
@@ -97,9 +128,8 @@ impl Journal {
         let written = self.order.written();
         let data_open = self.order.is_open(ticket);
         if self.store.durable() >= last {
-            if data_open && !Mutant::NoDataFlush.is_made() {
-                self.handle.flush().map_err(|error| self.health.flush_failed(error))?;
-                self.order.flushed(written);
+            if data_open {
+                self.flush_data()?;
             }
             return Ok(false);
         }

@@ -50,6 +50,8 @@ pub(crate) struct Change<'a> {
     pub(crate) moves: Moves,
     /// The counters are written whether they must be or not.
     tells_counters: bool,
+    /// It tells of nothing but data that was written back, and is durable.
+    only_tells: bool,
     done: bool,
 }
 
@@ -71,6 +73,7 @@ impl Metadata {
             freed: 0,
             moves: Moves::default(),
             tells_counters: false,
+            only_tells: false,
             done: false,
         }
     }
@@ -196,6 +199,11 @@ impl Change<'_> {
         self.open.batch.use_headroom();
     }
 
+    /// The change tells of nothing but data that was written back, and is durable ([`crate::journal::Journal::told`]).
+    pub(crate) fn only_tell(&mut self) {
+        self.only_tells = true;
+    }
+
     /// The change only moves names: it leaves that alone.
     pub(crate) fn spare_headroom(&mut self) {
         self.open.batch.spare_headroom();
@@ -276,7 +284,11 @@ impl Change<'_> {
         }
         meta.next_ino.store(self.counters.next_ino.0, Ordering::SeqCst);
         meta.look_at_tree();
-        meta.journal.applied(sequence);
+        if self.only_tells {
+            meta.journal.told(sequence);
+        } else {
+            meta.journal.applied(sequence);
+        }
         // Available, once somebody makes the batch durable, which a commit sees from here on.
         meta.blocks.ledger.freed(self.freed);
         self.follow();

@@ -15,7 +15,8 @@ use crate::pages::write::PagePromise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{DirtyPage, Outcome, WriteBack};
-use nvmed_io::{Operation, caller};
+use nvmed_io::Operation;
+use nvmed_io::caller::{self, Urgency};
 use nvmed_layout::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, Record, Tail};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard};
@@ -59,6 +60,8 @@ struct Plan {
     pieces: usize,
     /// Whether its writes are durable themselves (FUA), so that no flush has to cover them.
     forced: bool,
+    /// Whether a flush has covered them already.
+    flushed: bool,
 }
 
 impl Plan {
@@ -68,7 +71,7 @@ impl Plan {
 
     /// Whether the batch of records that show its data wants a flush before it.
     fn wants_flush(&self) -> bool {
-        if self.forced {
+        if self.forced || self.flushed {
             return false;
         }
         let early = Mutant::UnwrittenShownEarly.is_made();
@@ -373,6 +376,7 @@ impl Pages {
         }
         let forced = parts.iter().any(|part| part.plan.forced);
         let fua = forced && !Mutant::ForcedVolatile.is_made();
+        let operation = Operation::Write { fua };
         // Of several files, the mount's handle serves them together.
         match parts {
             [part] if data == Data::Durable && part.plan.is_one_overwrite() && !forced => {
@@ -380,8 +384,9 @@ impl Pages {
                 let fua = !Mutant::OverwriteVolatile.is_made();
                 return self.transfer_pages(&self.handle_of(part.inode), &pages, Operation::Write { fua });
             }
-            [part] => self.transfer_pages(&self.handle_of(part.inode), &pages, Operation::Write { fua }),
-            _ => self.transfer_pages(&self.meta.handle, &pages, Operation::Write { fua }),
+            [part] if self.device.has_urgent() => self.transfer_beside_urgent(part.inode, &pages, operation),
+            [part] => self.transfer_pages(&self.handle_of(part.inode), &pages, operation),
+            _ => self.transfer_pages(&self.meta.handle, &pages, operation),
         }?;
         if parts.iter().all(|part| part.plan.forced) {
             return Ok(());
@@ -394,6 +399,34 @@ impl Pages {
         for part in parts.iter().filter(|part| !part.plan.placed.is_empty()) {
             part.inode.data.ticket.fetch_max(ticket, Ordering::SeqCst);
         }
+        Ok(())
+    }
+
+    /// As [`Pages::transfer_pages`], where callers are urgent: who waits for this file lends its rank to what is not
+    /// with the device yet.
+    fn transfer_beside_urgent(
+        &self,
+        inode: &Inode,
+        pages: &[Framed],
+        operation: Operation,
+    ) -> Result<(), FsError> {
+        let handle = self.handle_of(inode);
+        pages.chunks(DURABLE_PAGES_MAX).try_for_each(|pages| {
+            let write = || self.transfer_pages(&handle, pages, operation);
+            if inode.data.is_wanted() { caller::with(Urgency::Urgent, write) } else { write() }
+        })
+    }
+
+    /// Where callers are urgent, makes durable what a step has written before a batch tells of it. So no batch in the
+    /// log asks for a flush that an urgent caller's commit would have to send, and wait for.
+    pub(super) fn settle_step(&self, parts: &mut [Part<'_>]) -> Result<(), FsError> {
+        if !self.device.has_urgent() || !parts.iter().any(|part| part.plan.wants_flush()) {
+            return Ok(());
+        }
+        if !Mutant::StepNotFlushed.is_made() {
+            self.meta.journal.flush_data()?;
+        }
+        parts.iter_mut().for_each(|part| part.plan.flushed = true);
         Ok(())
     }
 
@@ -442,7 +475,7 @@ impl Pages {
         let mut change = self.meta.change();
         // What was written had a promise, of room for its records too.
         change.use_headroom();
-        for (part, state) in states {
+        for (part, state) in &mut *states {
             let (inode, plan) = (part.inode, &part.plan);
             let mut record = inode.compose(state);
             // Within a block that the file had before, a larger size shows what the device has there: what
@@ -470,7 +503,15 @@ impl Pages {
             change.put_inode(inode, &record);
             records.push(record);
         }
-        change.apply()?;
+        let only_tells = states.iter().all(|(part, _)| part.plan.flushed);
+        if only_tells {
+            change.only_tell();
+        }
+        let sequence = change.apply()?;
+        for (part, _) in states.iter().filter(|_| only_tells) {
+            // Before the right to the inode is given back: its sync sees it.
+            part.inode.data.told.fetch_max(sequence.0, Ordering::SeqCst);
+        }
         Ok(records)
     }
 

@@ -31,7 +31,7 @@ use nvmed_io::{Device, Handle, Segment};
 use nvmed_kv::DeviceMedium;
 use nvmed_layout::FileType;
 use nvmed_layout::record::FLAG_KEYED_EXTENTS;
-use nvmed_sys::sync::Arc;
+use nvmed_sys::sync::{Arc, OnceLock};
 use nvmed_units::{BLOCK_BYTES, ByteOffset, DeviceAddress, Page};
 
 /// Share of the frames that may be dirty, unless the options say otherwise: one in two.
@@ -56,6 +56,8 @@ pub(crate) struct Pages {
     slots: Slots,
     dirty: DirtyList,
     steps: Steps,
+    /// Unparked when it should write back ahead of writers.
+    relief: OnceLock<std::thread::Thread>,
     /// Pages that a writer over the limit tries to write back: fewer when the device has refused some.
     relief_pages: AtomicUsize,
     /// Pages of the largest readahead window, and of one fill.
@@ -97,6 +99,7 @@ impl Pages {
             slots: Slots::new(memory),
             dirty: DirtyList::default(),
             steps: Steps::default(),
+            relief: OnceLock::new(),
             relief_pages: AtomicUsize::new(RELIEF_PAGES),
             readahead_pages: (options.readahead_bytes / BLOCK_BYTES as u64).min(fill_pages),
             fill_pages,

@@ -124,7 +124,9 @@ impl Placement for Pages {
 
     #[inline]
     fn relieve_if_full(&self) {
-        if self.cache.over_limit() {
+        if self.device.has_urgent() {
+            self.relieve_beside_urgent();
+        } else if self.cache.over_limit() {
             self.relieve();
         }
     }

@@ -19,9 +19,8 @@ use std::collections::VecDeque;
 
 /// Pages written in one step, 4 MiB: each step is one batch of records at most.
 const STEP_PAGES: usize = 1024;
-/// As [`STEP_PAGES`], 1 MiB, where callers may be urgent: one that waits for an inode waits for what of a step is with
-/// the device.
-const STEP_PAGES_BEFORE_URGENT: usize = 256;
+/// As [`STEP_PAGES`], 1 MiB, of an urgent caller, and of who writes what one waits for.
+const STEP_PAGES_URGENT: usize = 256;
 /// Pages of a file that is written together with others; one with more is a step of its own.
 const GROUP_PAGES: usize = 64;
 /// Files written together at most: one batch tells of all of them.
@@ -30,6 +29,8 @@ const GROUP_FILES: usize = 256;
 const FILE_RECORD_BYTES: usize = 1024;
 /// Pages that a writer over the limit writes back before it goes on.
 pub(super) const RELIEF_PAGES: usize = 1024;
+/// As [`RELIEF_PAGES`], of an urgent caller without a frame.
+const RELIEF_PAGES_URGENT: usize = 16;
 /// Entries of the list of dirty inodes between two looks for those that are clean again.
 const LIST_SLACK: usize = 4096;
 
@@ -136,9 +137,21 @@ impl Pages {
     /// The first listed inode, if it was listed in a time that `due` accepts; it counts as listed until
     /// [`Pages::relist`].
     pub(super) fn unlist(&self, due: &dyn Fn(i64) -> bool) -> Option<Listed> {
+        self.unlist_at(|list| list.inodes.front().is_some_and(|listed| due(listed.since_ns)).then_some(0))
+    }
+
+    /// As [`Pages::unlist`], for a writer who needs room: what urgent callers make durable themselves comes when there
+    /// is nothing else, since they would wait for who is at it.
+    fn unlist_unspared(&self, or_spared: bool) -> Option<Listed> {
+        let spared = |listed: &Listed| listed.inode.data.spared.load(Ordering::Relaxed);
+        let last = or_spared.then_some(0);
+        self.unlist_at(|list| list.inodes.iter().position(|listed| !spared(listed)).or(last))
+    }
+
+    fn unlist_at(&self, place: impl Fn(&List) -> Option<usize>) -> Option<Listed> {
         let mut list = self.dirty.lock();
-        let listed = list.inodes.front().is_some_and(|listed| due(listed.since_ns));
-        let listed = if listed { list.inodes.pop_front() } else { None }?;
+        let at = place(&list)?;
+        let listed = list.inodes.remove(at)?;
         let inode = &listed.inode;
         assert!(inode.data.listed.load(Ordering::SeqCst), "inode {} is listed and says no", inode.ino);
         list.in_hands.push((listed.number, Arc::clone(&listed.inode)));
@@ -169,11 +182,51 @@ impl Pages {
     /// written, and a few commands for each call of a program.
     #[cold]
     pub(super) fn relieve(&self) -> Relief {
-        let most = self.relief_pages.load(Ordering::Relaxed);
+        let most = if self.is_forced() { RELIEF_PAGES_URGENT } else { RELIEF_PAGES };
+        self.relieve_by(most)
+    }
+
+    /// As [`Pages::relieve`], after a write where callers may be urgent. Each step of write-back waits for a flush
+    /// there: so a thread that nobody waits for begins at half of the limit. An urgent caller leaves it to others, but
+    /// where they do not keep up; what he writes for them has no rank.
+    #[cold]
+    pub(super) fn relieve_beside_urgent(&self) {
+        if !self.cache.nears_limit() && !self.cache.over_limit() {
+            return;
+        }
+        if let Some(thread) = self.relief.get() {
+            thread.unpark();
+        }
+        if self.is_forced() {
+            if self.cache.far_over_limit() {
+                caller::with(Urgency::Normal, || self.relieve_by(RELIEF_PAGES));
+            }
+        } else if self.cache.over_limit() && !self.steps.await_end() {
+            self.relieve_by(RELIEF_PAGES);
+        }
+    }
+
+    /// Writes a step back ahead of writers where callers may be urgent, if half of the limit is dirty; whether more than
+    /// that is dirty still.
+    pub(crate) fn relieve_ahead(&self) -> bool {
+        let ahead = || self.device.has_urgent() && self.cache.nears_limit();
+        ahead() && self.relieve_by(RELIEF_PAGES) == Relief::Wrote && ahead()
+    }
+
+    /// Has `thread` be unparked when [`Pages::relieve_ahead`] has something to do.
+    pub(crate) fn relieved_by(&self, thread: std::thread::Thread) {
+        // One is enough; the first one stays.
+        let _ = self.relief.set(thread);
+    }
+
+    /// As [`Pages::relieve`], by up to so many pages.
+    fn relieve_by(&self, pages_max: usize) -> Relief {
+        let relief_pages = self.relief_pages.load(Ordering::Relaxed);
+        let most = if relief_pages == RELIEF_PAGES { pages_max } else { relief_pages.min(pages_max) };
         let mut tries = self.dirty.lock().inodes.len();
         let mut refused = 0;
         while tries > 0 && refused < most {
-            let group = self.unlist_group(most, &|_| true);
+            let group = self.unlist_group(most, |is_first| self.unlist_unspared(is_first));
             // A bound: the list may have grown since.
             tries = tries.saturating_sub(group.len());
             if group.is_empty() {
@@ -195,7 +248,7 @@ impl Pages {
                 self.relist(listed, done);
             }
             if wrote {
-                self.relief_pages.store((2 * most).min(RELIEF_PAGES), Ordering::Relaxed);
+                self.relief_pages.store((2 * relief_pages).min(RELIEF_PAGES), Ordering::Relaxed);
                 self.cache.resume();
                 return Relief::Wrote;
             }
@@ -208,14 +261,14 @@ impl Pages {
         Relief::Refused
     }
 
-    /// The first listed inodes, if they were listed in a time that `due` accepts: as many as go together, up to the one
-    /// with which they have `pages_max` pages.
-    fn unlist_group(&self, pages_max: usize, due: &dyn Fn(i64) -> bool) -> Vec<Listed> {
+    /// The listed inodes that `unlist` answers, which is told whether it is the first: as many as go together, up to the
+    /// one with which they have `pages_max` pages.
+    fn unlist_group(&self, pages_max: usize, unlist: impl Fn(bool) -> Option<Listed>) -> Vec<Listed> {
         let files_max = (self.meta.journal.store.batch_bytes_max() / FILE_RECORD_BYTES).clamp(1, GROUP_FILES);
         let mut group = Vec::new();
         let mut pages = 0;
         while group.len() < files_max && pages < pages_max as u64 {
-            let Some(listed) = self.unlist(due) else { break };
+            let Some(listed) = unlist(group.is_empty()) else { break };
             pages += listed.inode.data.object.dirty_pages();
             group.push(listed);
         }
@@ -255,7 +308,8 @@ impl Pages {
             }
         }
         drop(pool);
-        if self.send(&planned, Data::Cached).and_then(|()| self.log(&planned)).is_ok() {
+        let sent = self.send(&planned, Data::Cached).and_then(|()| self.settle_step(&mut planned));
+        if sent.and_then(|()| self.log(&planned)).is_ok() {
             planned.into_iter().for_each(|part| self.deliver(part));
         } else {
             planned.into_iter().for_each(|part| self.give_up(part));
@@ -318,10 +372,11 @@ impl Pages {
         let mut left = pages_max;
         while left > 0 {
             let has_urgent = self.device.has_urgent();
-            let step = left.min(if has_urgent { STEP_PAGES_BEFORE_URGENT } else { STEP_PAGES });
-            let write = || self.write_step(inode, from..pages.end, step, data);
             // Who waits for this file lends its rank from the next step on.
             let wanted = has_urgent && inode.data.is_wanted();
+            let is_urgent = wanted || self.is_forced();
+            let step = left.min(if is_urgent { STEP_PAGES_URGENT } else { STEP_PAGES });
+            let write = || self.write_step(inode, from..pages.end, step, data);
             let written = if wanted { caller::with(Urgency::Urgent, write) } else { write() };
             let next = written.inspect_err(|error| {
                 inode.data.errors.fetch_add(1, Ordering::SeqCst);
@@ -353,13 +408,16 @@ impl Pages {
         let next = self.plan(part, None).map(|()| part.next());
         let early =
             Mutant::RecordBeforeData.is_made() || (Mutant::LogBeforeForced.is_made() && self.is_forced());
-        let write = || match early {
+        let write = |parts: &mut [Part<'_>; 1]| match early {
             true => {
-                self.log(&parts).and_then(|()| self.meta.commit_all()).and_then(|()| self.send(&parts, data))
+                self.log(parts).and_then(|()| self.meta.commit_all()).and_then(|()| self.send(parts, data))
             }
-            false => self.send(&parts, data).and_then(|()| self.log(&parts)),
+            false => {
+                let sent = self.send(parts, data).and_then(|()| self.settle_step(parts));
+                sent.and_then(|()| self.log(parts))
+            }
         };
-        let written = next.and_then(|next| write().map(|()| next));
+        let written = next.and_then(|next| write(&mut parts).map(|()| next));
         let [part] = parts;
         if written.is_ok() {
             self.deliver(part)
@@ -414,7 +472,7 @@ impl Pages {
         let mut result = Ok(());
         let mut listed = self.dirty.lock().inodes.len();
         while listed > 0 {
-            let group = self.unlist_group(STEP_PAGES, due);
+            let group = self.unlist_group(STEP_PAGES, |_| self.unlist(due));
             // As above.
             listed = listed.saturating_sub(group.len());
             if group.is_empty() {
@@ -443,6 +501,9 @@ impl Pages {
             let alone = flushed && !(times && inode.is_late()) && self.meta.journal.is_committed();
             self.write_back_range(inode, ByteOffset::ALL, if alone { Data::Durable } else { Data::Cached })?;
             inode.synced.store(true, Ordering::Relaxed);
+            if self.is_forced() {
+                inode.data.spared.store(true, Ordering::Relaxed);
+            }
         }
         if times && inode.is_late() && !Mutant::TimesForgotten.is_made() {
             self.meta.alter(inode, |_| Ok(()))?;
@@ -450,6 +511,11 @@ impl Pages {
         if inode.kind == FileType::Directory && Mutant::DirectorySyncForgotten.is_made() {
             return Ok(());
         }
-        self.meta.commit(inode.data.ticket.load(Ordering::SeqCst))
+        let (told, ticket) =
+            (inode.data.told.load(Ordering::SeqCst), inode.data.ticket.load(Ordering::SeqCst));
+        if self.is_forced() && self.meta.journal.keeps(told, ticket) {
+            return Ok(());
+        }
+        self.meta.commit(ticket)
     }
 }
