@@ -1,6 +1,6 @@
 //! The thread that writes back dirty data that no program has synced, as a kernel does, settles the metadata
-//! log when nothing was appended to it for a while, makes memory present that the cache uses next, and, where callers may
-//! be urgent, writes back ahead of writers.
+//! log when nothing was appended to it for a while, makes memory present that the cache uses next, and, where callers
+//! may be urgent, writes back ahead of writers.
 
 use nvmed_fs::FileSystem;
 use nvmed_io::caller::{self, Urgency};

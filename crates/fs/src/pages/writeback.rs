@@ -206,8 +206,8 @@ impl Pages {
         }
     }
 
-    /// Writes a step back ahead of writers where callers may be urgent, if half of the limit is dirty; whether more than
-    /// that is dirty still.
+    /// Writes a step back ahead of writers where callers may be urgent, if half of the limit is dirty; whether more
+    /// than that is dirty still.
     pub(crate) fn relieve_ahead(&self) -> bool {
         let ahead = || self.device.has_urgent() && self.cache.nears_limit();
         ahead() && self.relieve_by(RELIEF_PAGES) == Relief::Wrote && ahead()
@@ -261,8 +261,8 @@ impl Pages {
         Relief::Refused
     }
 
-    /// The listed inodes that `unlist` answers, which is told whether it is the first: as many as go together, up to the
-    /// one with which they have `pages_max` pages.
+    /// The listed inodes that `unlist` answers, which is told whether it is the first: as many as go together, up to
+    /// the one with which they have `pages_max` pages.
     fn unlist_group(&self, pages_max: usize, unlist: impl Fn(bool) -> Option<Listed>) -> Vec<Listed> {
         let files_max = (self.meta.journal.store.batch_bytes_max() / FILE_RECORD_BYTES).clamp(1, GROUP_FILES);
         let mut group = Vec::new();

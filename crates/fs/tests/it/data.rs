@@ -428,8 +428,8 @@ fn sync_flushes_once_and_an_overwrite_writes_no_log() {
 }
 
 /// An urgent caller's sync has no flush, of fresh blocks and of blocks written over, since others flush what they have
-/// written before the log tells of it. A power cut that takes all that is in the device's cache takes nothing of what was
-/// synced, and what the log tells of others is there.
+/// written before the log tells of it. A power cut that takes all that is in the device's cache takes nothing of what
+/// was synced, and what the log tells of others is there.
 #[test]
 fn an_urgent_sync_waits_for_no_flush() {
     let disk = Disk::new(32 << 20);
