@@ -115,7 +115,7 @@ fn driver(spec: &DeviceSpec) -> DriverKeys {
         DeviceSpec::Virtual(spec) => spec.driver,
         DeviceSpec::Vfio(spec) => spec.driver,
         DeviceSpec::VfioUser(spec) => spec.driver,
-        DeviceSpec::Uring(_) | DeviceSpec::UringCmd(_) => DriverKeys::default(),
+        DeviceSpec::Uring(_) | DeviceSpec::UringCmd(_) | DeviceSpec::Nvm(_) => DriverKeys::default(),
     }
 }
 
