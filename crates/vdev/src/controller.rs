@@ -420,6 +420,7 @@ impl Controller {
             // Shutdown complete even when the flush fails: the host is told by its own Flush.
             let _ = self.media.flush();
             self.rest_drive();
+            self.rest_recorder();
             self.change_status(|status| status.with_shst(SHST_COMPLETE));
         }
     }

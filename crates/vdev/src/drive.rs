@@ -245,6 +245,15 @@ impl Controller {
         }
     }
 
+    /// Tells who records that the host has shut the controller down.
+    pub(crate) fn rest_recorder(&self) {
+        if let Some(drive) = &self.drive
+            && let Some(recorder) = &mut drive.state.lock().recorder
+        {
+            recorder.rest();
+        }
+    }
+
     /// Ends [`Self::record_arrivals`]: what is under way has no due time.
     pub fn end_recording(&self) {
         if let Some(drive) = &self.drive {

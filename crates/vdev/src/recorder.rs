@@ -18,7 +18,8 @@ pub struct Arrival {
     pub due_ns: Option<u64>,
 }
 
-/// Is told arrivals, in their order, and then `None`: there are no more. It is called while commands wait.
+/// Is told arrivals, in their order, and `None` when the host has shut the controller down, and when there are no more.
+/// It is called while commands wait.
 pub type ArrivalSink = Box<dyn FnMut(Option<&Arrival>) + Send>;
 
 /// Arrivals since the recording began.
@@ -60,6 +61,11 @@ impl Recorder {
         while self.waiting.front().is_some_and(|first| first.due_ns.is_some()) {
             self.tell();
         }
+    }
+
+    /// The host has shut the controller down, and may end without another word.
+    pub fn rest(&mut self) {
+        (self.sink)(None);
     }
 
     fn tell(&mut self) {
