@@ -109,6 +109,13 @@ impl Device {
     pub fn has_urgent(&self) -> bool {
         self.urgent.is_expected()
     }
+
+    /// Whether one is here: the caller is urgent, and may be.
+    #[inline]
+    #[must_use]
+    pub fn has_urgent_here(&self) -> bool {
+        caller::is_urgent_where(self.has_urgent())
+    }
 }
 
 impl Handle {

@@ -43,7 +43,7 @@ pub use clock::{TickClock, host_clock, monotonic_ns};
 pub use descriptor::{QUIET, QUIET_LEAST, QuietFd, forget_quiet, is_quiet, next_quiet};
 pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;
-pub use io_class::{IoClass, io_class_of};
+pub use io_class::{IoClass, io_class_of, io_class_of_group, unset_io_class};
 pub use mapping::{HUGE_BYTES, Mapping, Pages};
 pub use nursery::Nursery;
 pub use peer::peer_groups;
