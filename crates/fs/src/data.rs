@@ -100,7 +100,7 @@ impl File {
         }
         let written = self.ruled(|| self.core.pages.write_at(&self.inode, from, ByteOffset(offset)))?;
         if self.inode.data.exposed.load(Ordering::Relaxed) {
-            self.settle()?;
+            self.ruled(|| self.settle())?;
         }
         Ok(written)
     }
@@ -231,7 +231,7 @@ impl File {
         }
         let offset = ByteOffset(offset);
         let end = if bytes == 0 { ByteOffset::END } else { offset.plus(bytes).ok_or(FsError::Invalid)? };
-        self.core.pages.settle(&self.inode, offset..end, Data::Cached)
+        self.ruled(|| self.core.pages.settle(&self.inode, offset..end, Data::Cached))
     }
 }
 
@@ -271,9 +271,11 @@ impl File {
         let offset = ByteOffset(offset);
         let end = offset.plus(bytes).filter(|end| end.0 <= crate::FILE_BYTES_MAX);
         let end = end.ok_or(FsError::TooBig)?;
-        self.core.pages.gather_mapped(&self.inode, ByteOffset::ALL)?;
-        self.core.pages.allocate_range(&self.inode, how, offset..end)?;
-        self.written_through()
+        self.ruled(|| {
+            self.core.pages.gather_mapped(&self.inode, ByteOffset::ALL)?;
+            self.core.pages.allocate_range(&self.inode, how, offset..end)?;
+            self.written_through()
+        })
     }
 
     /// The next data, or hole, at or after an offset; the end of the file counts as a hole.
@@ -436,7 +438,7 @@ impl File {
     /// As [`File::pwrite`].
     pub fn pwrite_through(&self, from: &[u8], offset: u64) -> Result<usize, FsError> {
         let written = self.pwrite(from, offset)?;
-        self.settle()?;
+        self.ruled(|| self.settle())?;
         Ok(written)
     }
 
@@ -446,7 +448,7 @@ impl File {
             return Err(FsError::Invalid);
         }
         let open: Arc<dyn Any + Send + Sync> = Arc::<Self>::clone(self);
-        self.core.pages.transfer((&self.inode, &open), handle, wish)
+        self.ruled(|| self.core.pages.transfer((&self.inode, &open), handle, wish))
     }
 }
 

@@ -10,7 +10,8 @@ use crate::lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
 use crate::status::{DirEntry, OpenFlags, Stat, Whence};
 use crate::view::View;
 use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use nvmed_io::Source;
 use nvmed_io::caller::{self, Urgency};
 use nvmed_layout::FileType;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
@@ -30,8 +31,8 @@ pub struct File {
     /// The data path's part: readahead, errors already told.
     pub(crate) stream: Stream,
     listing: Option<Box<Mutex<Listing>>>,
-    /// Whether a rule by path makes its calls urgent.
-    is_urgent: bool,
+    /// Whether a rule by path, or who opened it, makes its calls urgent.
+    is_urgent: AtomicBool,
 }
 
 impl File {
@@ -53,14 +54,30 @@ impl File {
             flags: AtomicU32::new(flags.bits()),
             offset: Mutex::new(0),
             listing,
-            is_urgent,
+            is_urgent: AtomicBool::new(is_urgent),
         }
     }
 
-    /// Does a call of this file, urgently where a rule by path wants that.
+    /// Whether its calls are urgent whoever makes them: a rule by path said so when it was opened, or
+    /// [`File::set_urgent`].
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        self.is_urgent.load(Ordering::Relaxed)
+    }
+
+    /// Has its calls from now on be urgent whoever makes them, or as urgent as whoever makes them. The device makes the
+    /// path of urgent requests if it has none.
+    pub fn set_urgent(&self, urgent: bool) {
+        if urgent {
+            self.core.meta.handle.device().expect_urgent(Source::Told);
+        }
+        self.is_urgent.store(urgent, Ordering::Relaxed);
+    }
+
+    /// Does a call of this file, urgently where its calls are.
     #[inline]
     pub(crate) fn ruled<T>(&self, call: impl FnOnce() -> T) -> T {
-        if self.is_urgent { caller::with(Urgency::Urgent, call) } else { call() }
+        if self.is_urgent() { caller::with(Urgency::Urgent, call) } else { call() }
     }
 
     /// The inode.

@@ -7,6 +7,7 @@ use crate::journal::Journal;
 use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
+use nvmed_io::caller::{self, Urgency};
 use nvmed_io::{Flight, Handle, Operation, Segment};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::{ByteOffset, Page};
@@ -29,6 +30,8 @@ pub struct DirectIo {
     operation: Operation,
     pages: Range<Page>,
     bytes: usize,
+    /// Of who began it, for what others send of it later.
+    urgency: Urgency,
     progress: Mutex<Progress>,
 }
 
@@ -119,8 +122,18 @@ impl DirectIo {
         let Transfer { handle, operation, pages, bytes, flight } = what;
         let progress = Mutex::new(Progress { flight, is_over: false });
         let (inode, journal) = (Arc::clone(inode), Arc::clone(journal));
-        let flight =
-            Arc::new(Self { inode, journal, _open: open, handle, operation, pages, bytes, progress });
+        let urgency = caller::now();
+        let flight = Arc::new(Self {
+            inode,
+            journal,
+            _open: open,
+            handle,
+            operation,
+            pages,
+            bytes,
+            urgency,
+            progress,
+        });
         let flights = &flight.inode.data.flights;
         flights.lock().push(Arc::clone(&flight));
         flights.count.fetch_add(1, Ordering::SeqCst);
@@ -131,7 +144,12 @@ impl DirectIo {
 
     /// Sends it off.
     pub(crate) fn start(&self) {
-        self.lock().flight.submit(&self.handle);
+        self.send(&mut self.lock());
+    }
+
+    /// Sends what the queue has slots for; urgently if it is for an urgent caller, or an urgent one waits for it.
+    fn send(&self, progress: &mut Progress) {
+        caller::with(self.urgency.or(caller::now()), || progress.flight.submit(&self.handle));
     }
 
     /// Ends it, if nobody has sent it, before anything of it was sent.
@@ -171,7 +189,7 @@ impl DirectIo {
     fn finish(&self) -> Result<usize, FsError> {
         let mut progress = self.lock();
         while !progress.is_over {
-            progress.flight.submit(&self.handle);
+            self.send(&mut progress);
             match progress.flight.take() {
                 Some(ticket) => progress.flight.note(self.handle.wait(ticket)),
                 None if progress.flight.is_landed() => self.end(&mut progress),
@@ -196,7 +214,7 @@ impl DirectIo {
         // Who holds the lock for long waits for the end.
         let mut progress = self.progress.try_lock()?;
         if !progress.is_over {
-            progress.flight.submit(&self.handle);
+            self.send(&mut progress);
             progress.flight.poll(&self.handle);
             if !progress.flight.is_landed() {
                 return None;

@@ -186,7 +186,7 @@ impl Store {
     /// As [`Store::commit`].
     pub fn commit_telling(&self, sequence: Sequence, barrier: Barrier) -> Result<bool, KvError> {
         let flushed = self.commit_only(sequence, barrier)?;
-        if !self.disk.has_urgent() || !caller::now().is_urgent() {
+        if !self.disk.has_urgent_here() {
             self.step_if_due();
         }
         Ok(flushed)

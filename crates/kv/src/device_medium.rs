@@ -5,7 +5,7 @@
 
 use crate::{Medium, MediumError, OpenError};
 use core::ops::Range;
-use nvmed_io::{Device, Handle, IoError, Segment, caller};
+use nvmed_io::{Device, Handle, IoError, Segment};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, RwLock};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, Block, DeviceAddress, Lba, bounded};
@@ -94,8 +94,7 @@ impl DeviceMedium {
     }
 
     fn area(&self) -> (usize, MutexGuard<'_, ()>) {
-        let is_urgent = self.has_urgent() && caller::now().is_urgent();
-        let count = if is_urgent { AREAS } else { AREAS - FOR_URGENT };
+        let count = if self.has_urgent_here() { AREAS } else { AREAS - FOR_URGENT };
         // The last one first, which an urgent caller alone may have.
         for (index, area) in self.areas[..count].iter().enumerate().rev() {
             if let Some(guard) = area.try_lock() {
@@ -188,5 +187,34 @@ impl Medium for DeviceMedium {
 
     fn has_urgent(&self) -> bool {
         self.handle.device().has_urgent()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmed_engine::nvme::NvmeEngine;
+    use nvmed_io::caller::{self, Urgency};
+    use nvmed_io::{Binding, DeviceOptions, Source};
+    use nvmed_vdev::{Controller, ControllerConfig, InProcess, Media};
+
+    /// While requests of others keep all areas that they may have, an urgent caller has one all the same.
+    #[test]
+    fn an_urgent_caller_waits_for_no_area_of_others() {
+        let controller =
+            Controller::new(ControllerConfig::default(), Media::ram(1 << 20, Pages::Base).unwrap());
+        let engine = NvmeEngine::open(Arc::new(InProcess::new(controller).unwrap())).unwrap();
+        let device = Device::open(Arc::new(engine), DeviceOptions { queues: 1, depth: 8 }).unwrap();
+        let handle = device.handle(Binding::Queue(0));
+        let medium = DeviceMedium::new(&device, handle, Block(0)..Block(200)).unwrap();
+        device.expect_urgent(Source::Told);
+        let last = (AREAS - FOR_URGENT) * AREA_BYTES;
+        let others: Vec<_> = (0..AREAS - FOR_URGENT).map(|_| medium.area()).collect();
+        assert!(others.iter().all(|(offset, _)| *offset < last), "they leave the last one free");
+        let (offset, guard) = caller::with(Urgency::Urgent, || medium.area());
+        assert_eq!(offset, last);
+        drop(guard);
+        // The record itself goes by it: this would wait for ever for any other.
+        caller::with(Urgency::Urgent, || medium.write(Block(3), &[7; BLOCK_BYTES], true)).unwrap();
     }
 }

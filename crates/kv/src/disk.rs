@@ -101,6 +101,11 @@ impl Disk {
         self.medium.has_urgent()
     }
 
+    /// See [`Medium::has_urgent_here`].
+    pub(crate) fn has_urgent_here(&self) -> bool {
+        self.medium.has_urgent_here()
+    }
+
     pub(crate) fn flush(&self) -> Result<(), KvError> {
         self.counts.flushes.fetch_add(1, Relaxed);
         flush(&*self.medium)

@@ -1,6 +1,7 @@
 //! The blocks below a store.
 
 use crate::MediumError;
+use nvmed_io::caller;
 use nvmed_sys::sync::RwLock;
 use nvmed_units::{BLOCK_BYTES, Block};
 
@@ -35,6 +36,11 @@ pub trait Medium: Send + Sync {
     /// others, and what is written while others wait for it is urgent.
     fn has_urgent(&self) -> bool {
         false
+    }
+
+    /// Whether one is here.
+    fn has_urgent_here(&self) -> bool {
+        caller::is_urgent_where(self.has_urgent())
     }
 }
 

@@ -14,6 +14,7 @@ use crate::error::FsError;
 use crate::journal::Journal;
 use core::sync::atomic::Ordering;
 use nvmed_io::Handle;
+use nvmed_io::caller::{self, Urgency};
 use nvmed_kv::Sequence;
 use nvmed_layout::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
 use nvmed_layout::record::Counters;
@@ -216,13 +217,16 @@ impl Blocks {
         runs.iter().for_each(|run| self.alloc.give_back(*run));
     }
 
-    /// Discards runs that nobody can allocate meanwhile; after an error, no more.
+    /// Discards runs that nobody can allocate meanwhile; after an error, no more. It passes nobody, whoever does it:
+    /// the device may work long on what no caller needs.
     fn discard_runs(&self, runs: &[Run]) -> Result<(), FsError> {
-        for run in runs {
-            let (lba, blocks) = (run.start.lba(self.lbas_per_block), u64::from(run.blocks));
-            self.handle.discard(lba, blocks * self.lbas_per_block)?;
-        }
-        Ok(())
+        caller::with(Urgency::Normal, || {
+            for run in runs {
+                let (lba, blocks) = (run.start.lba(self.lbas_per_block), u64::from(run.blocks));
+                self.handle.discard(lba, blocks * self.lbas_per_block)?;
+            }
+            Ok(())
+        })
     }
 
     /// Tells the device of all free space that its contents are not needed, but for runs shorter than `bytes_min`.

@@ -192,7 +192,7 @@ impl Pages {
     /// Whether what is written now is to be durable itself: of an urgent caller, who would wait for everybody's data in
     /// the device's cache if his commit had a flush.
     pub(super) fn is_forced(&self) -> bool {
-        self.device.has_urgent() && caller::now().is_urgent()
+        self.device.has_urgent_here()
     }
 
     /// Finds or allocates a block for each page of a part, as far as [`STEP_PIECES`] reach; with `pool` it

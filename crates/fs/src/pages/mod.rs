@@ -10,6 +10,8 @@ mod fill;
 #[cfg(test)]
 mod guard_tests;
 mod placement;
+#[cfg(test)]
+mod rank_tests;
 mod resize;
 mod steps;
 mod write;

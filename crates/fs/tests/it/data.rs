@@ -560,6 +560,18 @@ fn a_rule_by_path_makes_the_calls_of_a_file_urgent() {
         (1, 3),
         "the log's append, for which others may wait, and neither the data nor its flush"
     );
+    for file in [&ruled, &other] {
+        file.pwrite(&contents, 0).unwrap();
+    }
+    let (urgent, all) = cost(&|| ruled.sync_range(0, 0).unwrap());
+    assert!(urgent == all && all >= 1, "what is written back is urgent: {urgent} of {all}");
+    assert_eq!(cost(&|| other.sync_range(0, 0).unwrap()).0, 0);
+    other.set_urgent(true);
+    let (urgent, all) = cost(&|| {
+        other.pwrite(&contents, 0).unwrap();
+        other.sync_range(0, 0).unwrap();
+    });
+    assert!(other.is_urgent() && urgent == all && all >= 1, "who opened it says so: {urgent} of {all}");
     drop((ruled, other, files));
     let files = disk.mount_with(options, SMALL_CACHE);
     let misses = |name: &[u8]| {

@@ -2,6 +2,7 @@
 
 use crate::support::Disk;
 use nvmed_fs::*;
+use nvmed_io::caller::{self, Urgency};
 use std::sync::Arc;
 
 const WHO: &Credentials<'static> = &Credentials::ROOT;
@@ -54,6 +55,21 @@ fn freed_blocks_are_discarded_once_their_removal_is_durable() {
     assert_eq!(disk.counts().blocks_discarded, 256);
     let files = disk.remount(files);
     assert!(read(&files, "kept") == content(1));
+}
+
+/// What the device is told of freed blocks passes nobody, also where an urgent caller tells it.
+#[test]
+fn discards_are_not_urgent() {
+    let disk = Disk::new(64 << 20);
+    let options = MountOptions { discard: true, urgent: true, ..MountOptions::default() };
+    let files = disk.format().mount_with(options, 8 << 20);
+    make(&files, "gone", &vec![7; 1 << 20]);
+    files.sync().unwrap();
+    let before = disk.counts();
+    caller::with(Urgency::Urgent, || files.trim(0)).unwrap();
+    let now = disk.counts();
+    assert!(now.blocks_discarded > before.blocks_discarded);
+    assert!(now.urgent - before.urgent < now.writes - before.writes, "of {}", now.writes - before.writes);
 }
 
 #[test]
