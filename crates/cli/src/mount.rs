@@ -203,7 +203,7 @@ fn serve(arguments: &Mount, file: &Path) -> Result<ExitCode, Failure> {
     let config = Config::load(file).map_err(|error| Failure::usage(error.to_string()))?;
     let place = MountPoint::check(&config.wrap_dir, options.nonempty)?;
     let run_memory = std::env::var(RUN_MEMORY_VARIABLE).ok();
-    let surroundings = Surroundings { run_memory, ..Surroundings::default() };
+    let surroundings = Surroundings { run_memory, serves: true, ..Surroundings::default() };
     let line = format!("{READY} {} on {}\n", config.device, place.path().display());
     let serving = Serving { place, options, holder };
     nvmed_fuse::serve(&config, surroundings, &serving, |mount| {

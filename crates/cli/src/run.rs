@@ -212,6 +212,7 @@ fn config(arguments: &Run) -> Result<Config, Failure> {
     }
     config.raw_syscalls = arguments.raw_syscalls.unwrap_or(config.raw_syscalls);
     config.io_uring = arguments.io_uring.unwrap_or(config.io_uring);
+    config.urgent_programs |= arguments.urgent;
     if let Some(bytes) = arguments.cache {
         config.cache_bytes = bytes;
         config.dirty_limit_bytes = bytes / 2;

@@ -233,6 +233,7 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
         run_memory: variable(RUN_MEMORY_VARIABLE),
         statistics: variable(STATISTICS_VARIABLE).map(PathBuf::from),
         stamps: variable(STAMPS_VARIABLE),
+        serves: true,
     };
     let mount = nvmed_stack::mount(&config, surroundings)?;
     crate::volume::tell_mended(&config.device.to_string(), &mount);

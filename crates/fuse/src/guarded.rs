@@ -7,6 +7,7 @@ use fuser::{
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use nvmed_io::caller;
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
@@ -16,9 +17,15 @@ use std::time::SystemTime;
 pub(crate) struct Guarded(pub(crate) Server);
 
 impl Guarded {
-    fn made(&self, request: impl FnOnce(&Server)) {
+    /// Does what a request of the kernel's asks for, as urgently as its caller is.
+    fn made(&self, request: &Request, answer: impl FnOnce(&Server)) {
+        let server = &self.0;
+        let answer = || match server.urgency_of(request.pid()) {
+            Some(urgency) => caller::with(urgency, || answer(server)),
+            None => answer(server),
+        };
         // Without an answer the kernel has been told.
-        let _ = self.0.files.guarded(|| request(&self.0));
+        let _ = server.files.guarded(answer);
     }
 }
 
@@ -28,15 +35,15 @@ impl Filesystem for Guarded {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.made(|server| server.lookup(request, parent, name, reply));
+        self.made(request, |server| server.lookup(request, parent, name, reply));
     }
 
     fn forget(&self, request: &Request, ino: INodeNo, nlookup: u64) {
-        self.made(|server| server.forget(request, ino, nlookup));
+        self.made(request, |server| server.forget(request, ino, nlookup));
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.made(|server| server.getattr(request, ino, handle, reply));
+        self.made(request, |server| server.getattr(request, ino, handle, reply));
     }
 
     fn setattr(
@@ -57,7 +64,7 @@ impl Filesystem for Guarded {
         flags: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        self.made(|server| {
+        self.made(request, |server| {
             server.setattr(
                 request, ino, mode, uid, gid, size, atime, mtime, ctime, handle, crtime, chgtime, bkuptime,
                 flags, reply,
@@ -66,7 +73,7 @@ impl Filesystem for Guarded {
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.made(|server| server.readlink(request, ino, reply));
+        self.made(request, |server| server.readlink(request, ino, reply));
     }
 
     fn mknod(
@@ -79,7 +86,7 @@ impl Filesystem for Guarded {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.made(|server| server.mknod(request, parent, name, mode, umask, rdev, reply));
+        self.made(request, |server| server.mknod(request, parent, name, mode, umask, rdev, reply));
     }
 
     fn mkdir(
@@ -91,23 +98,23 @@ impl Filesystem for Guarded {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        self.made(|server| server.mkdir(request, parent, name, mode, umask, reply));
+        self.made(request, |server| server.mkdir(request, parent, name, mode, umask, reply));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        self.made(|server| server.symlink(request, parent, name, target, reply));
+        self.made(request, |server| server.symlink(request, parent, name, target, reply));
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.made(|server| server.link(request, ino, parent, name, reply));
+        self.made(request, |server| server.link(request, ino, parent, name, reply));
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.made(|server| server.unlink(request, parent, name, reply));
+        self.made(request, |server| server.unlink(request, parent, name, reply));
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.made(|server| server.rmdir(request, parent, name, reply));
+        self.made(request, |server| server.rmdir(request, parent, name, reply));
     }
 
     fn rename(
@@ -120,11 +127,11 @@ impl Filesystem for Guarded {
         flags: fuser::RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.made(|server| server.rename(request, parent, name, newparent, newname, flags, reply));
+        self.made(request, |server| server.rename(request, parent, name, newparent, newname, flags, reply));
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: KernelFlags, reply: ReplyOpen) {
-        self.made(|server| server.open(request, ino, flags, reply));
+        self.made(request, |server| server.open(request, ino, flags, reply));
     }
 
     fn create(
@@ -137,7 +144,7 @@ impl Filesystem for Guarded {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        self.made(|server| server.create(request, parent, name, mode, umask, flags, reply));
+        self.made(request, |server| server.create(request, parent, name, mode, umask, flags, reply));
     }
 
     fn read(
@@ -151,7 +158,7 @@ impl Filesystem for Guarded {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.made(|server| server.read(request, ino, handle, offset, size, flags, owner, reply));
+        self.made(request, |server| server.read(request, ino, handle, offset, size, flags, owner, reply));
     }
 
     fn write(
@@ -166,7 +173,7 @@ impl Filesystem for Guarded {
         owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.made(|server| {
+        self.made(request, |server| {
             server.write(request, ino, handle, offset, data, write_flags, flags, owner, reply)
         });
     }
@@ -181,15 +188,15 @@ impl Filesystem for Guarded {
         flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.made(|server| server.release(request, ino, handle, flags, owner, flush, reply));
+        self.made(request, |server| server.release(request, ino, handle, flags, owner, flush, reply));
     }
 
     fn fsync(&self, request: &Request, ino: INodeNo, handle: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.made(|server| server.fsync(request, ino, handle, datasync, reply));
+        self.made(request, |server| server.fsync(request, ino, handle, datasync, reply));
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, flags: KernelFlags, reply: ReplyOpen) {
-        self.made(|server| server.opendir(request, ino, flags, reply));
+        self.made(request, |server| server.opendir(request, ino, flags, reply));
     }
 
     fn readdir(
@@ -200,7 +207,7 @@ impl Filesystem for Guarded {
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        self.made(|server| server.readdir(request, ino, handle, offset, reply));
+        self.made(request, |server| server.readdir(request, ino, handle, offset, reply));
     }
 
     fn readdirplus(
@@ -211,7 +218,7 @@ impl Filesystem for Guarded {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.made(|server| server.readdirplus(request, ino, handle, offset, reply));
+        self.made(request, |server| server.readdirplus(request, ino, handle, offset, reply));
     }
 
     fn releasedir(
@@ -222,7 +229,7 @@ impl Filesystem for Guarded {
         flags: KernelFlags,
         reply: ReplyEmpty,
     ) {
-        self.made(|server| server.releasedir(request, ino, handle, flags, reply));
+        self.made(request, |server| server.releasedir(request, ino, handle, flags, reply));
     }
 
     fn fsyncdir(
@@ -233,19 +240,19 @@ impl Filesystem for Guarded {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.made(|server| server.fsyncdir(request, ino, handle, datasync, reply));
+        self.made(request, |server| server.fsyncdir(request, ino, handle, datasync, reply));
     }
 
     fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.made(|server| server.statfs(request, ino, reply));
+        self.made(request, |server| server.statfs(request, ino, reply));
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.made(|server| server.getxattr(request, ino, name, size, reply));
+        self.made(request, |server| server.getxattr(request, ino, name, size, reply));
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.made(|server| server.listxattr(request, ino, size, reply));
+        self.made(request, |server| server.listxattr(request, ino, size, reply));
     }
 
     fn setxattr(
@@ -258,11 +265,11 @@ impl Filesystem for Guarded {
         position: u32,
         reply: ReplyEmpty,
     ) {
-        self.made(|server| server.setxattr(request, ino, name, value, flags, position, reply));
+        self.made(request, |server| server.setxattr(request, ino, name, value, flags, position, reply));
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.made(|server| server.removexattr(request, ino, name, reply));
+        self.made(request, |server| server.removexattr(request, ino, name, reply));
     }
 
     fn fallocate(
@@ -275,7 +282,7 @@ impl Filesystem for Guarded {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.made(|server| server.fallocate(request, ino, handle, offset, length, mode, reply));
+        self.made(request, |server| server.fallocate(request, ino, handle, offset, length, mode, reply));
     }
 
     fn lseek(
@@ -287,6 +294,6 @@ impl Filesystem for Guarded {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        self.made(|server| server.lseek(request, ino, handle, offset, whence, reply));
+        self.made(request, |server| server.lseek(request, ino, handle, offset, whence, reply));
     }
 }

@@ -9,6 +9,10 @@ use nvmed_fs::{
     Allocate, Credentials, FileSystem, Follow, FsError, Node, Object, OpenFlags, RenameFlags, SetXattr, Time,
     Whence,
 };
+use nvmed_io::caller::{Processes, Urgency};
+use nvmed_io::{Device, Source};
+use nvmed_stack::Mount;
+use nvmed_sys::sync::Arc;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -50,6 +54,8 @@ pub(crate) struct Server {
     atime: bool,
     /// The process that ends last, for whoever unmounts and wants to wait.
     holder: u32,
+    device: Arc<Device>,
+    callers: Processes,
 }
 
 /// Whoever asks: the kernel has permitted it.
@@ -74,9 +80,25 @@ pub(crate) fn treatment(flags: i32) -> FopenFlags {
 }
 
 impl Server {
-    pub(crate) fn new(files: FileSystem, direct_align: u64, atime: bool, holder: u32) -> Self {
+    pub(crate) fn new(mount: &Mount, atime: bool, holder: u32) -> Self {
+        let (files, device) = ((**mount).clone(), Arc::clone(mount.device()));
         let nodes = Nodes::new(files.root());
-        Self { files, nodes, handles: Handles::default(), direct_align, atime, holder }
+        let direct_align = u64::from(device.geometry().lba_bytes).max(512);
+        let callers = Processes::default();
+        Self { files, nodes, handles: Handles::default(), direct_align, atime, holder, device, callers }
+    }
+
+    /// How urgent a request is that the kernel makes for a thread, 0 for none, by its number where the mount was made;
+    /// nothing is said as long as nobody is urgent.
+    pub(crate) fn urgency_of(&self, thread: u32) -> Option<Urgency> {
+        let urgency = self.callers.of(thread);
+        if !self.device.has_urgent() {
+            if !urgency.is_urgent() {
+                return None;
+            }
+            self.device.expect_urgent(Source::Told);
+        }
+        Some(urgency)
     }
 
     /// The flags that a description of ours keeps. Where a write goes (`O_APPEND`) the kernel knows, truncation is a
@@ -233,7 +255,7 @@ mod tests {
             let device = nvmed_stack::DeviceSpec::parse("virtual:?media=dram,size=64M").unwrap();
             let config = Config { format: true, cache_bytes: 4 << 20, ..Config::new("/m".into(), device) };
             let mount = nvmed_stack::mount(&config, Surroundings::default()).unwrap();
-            let server = Server::new((*mount).clone(), 512, atime, 0);
+            let server = Server::new(&mount, atime, 0);
             let how = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
             let file = server.files.open(&mount.root(), b"f", how, 0o600, &PERMITTED).unwrap();
             file.pwrite(b"bytes", 0).unwrap();

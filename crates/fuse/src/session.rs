@@ -46,8 +46,7 @@ pub fn serve(
     let wanted = [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
     let signals = Signals::take(&wanted).map_err(failed)?;
     let mount = Arc::new(nvmed_stack::mount(config, surroundings)?);
-    let align = u64::from(mount.device().geometry().lba_bytes);
-    let server = Server::new((**mount).clone(), align.max(512), serving.options.atime, serving.holder);
+    let server = Server::new(&mount, serving.options.atime, serving.holder);
     let session = Session::new(Guarded(server), dir, &session_config(config, &serving.options));
     let served = session.map_err(failed).and_then(|session| {
         let ending = Ending { signals, dir: dir.to_owned(), mount: Arc::clone(&mount) };

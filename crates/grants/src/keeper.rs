@@ -141,7 +141,7 @@ impl Keeper {
         }
         let owner = is_owner(who.uid);
         if owner && tree.is_empty() {
-            return Ok(Admitted { files: self.files.clone(), tree: Arc::default() });
+            return Ok(Admitted { files: self.files.clone(), tree: Arc::default(), may_be_urgent: true });
         }
         let grant = {
             let state = self.state();
@@ -158,7 +158,8 @@ impl Keeper {
         };
         let root = self.bound(&grant)?;
         let files = self.files.rooted(&root, !grant.write)?;
-        Ok(Admitted { files, tree: grant.name.into() })
+        let may_be_urgent = owner || grant.urgent;
+        Ok(Admitted { files, tree: grant.name.into(), may_be_urgent })
     }
 
     /// The directory of a tree. No symbolic link leads there: a user who may write above it could turn the link

@@ -37,6 +37,10 @@ pub struct TreeGrant {
     /// Whether they may change anything; mode bits count besides.
     #[serde(default)]
     pub write: bool,
+    /// Whether their calls pass others' on the way to the device when their programs say that they are urgent; else the
+    /// kernel must say so of the process (I/O class real-time).
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub urgent: bool,
     /// Bytes of data that it holds at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Size>,

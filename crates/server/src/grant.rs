@@ -12,6 +12,8 @@ pub struct Admitted {
     pub files: FileSystem,
     /// The grant by which it sees that; empty is none.
     pub tree: Arc<str>,
+    /// Whether it is believed when it says that a caller of its is urgent; else the kernel must say so of its process.
+    pub may_be_urgent: bool,
 }
 
 /// Decides about processes that ask for a session. Its answers may change while it is asked.
@@ -56,7 +58,9 @@ impl Admission {
         match self {
             Self::Secret(own) if own != secret => Err(FsError::Access),
             Self::Secret(_) if !tree.is_empty() => Err(FsError::NotSupported),
-            Self::Secret(_) => Ok(Admitted { files: files.clone(), tree: Arc::default() }),
+            Self::Secret(_) => {
+                Ok(Admitted { files: files.clone(), tree: Arc::default(), may_be_urgent: true })
+            }
             Self::Gate(gate) => gate.admit(peer, tree),
         }
     }

@@ -19,7 +19,7 @@ use crate::window::Windows;
 use nvmed_fs::versions::Version;
 use nvmed_fs::{File, FsError, Node, OpenFlags, Stat};
 use nvmed_io::Source;
-use nvmed_io::caller::{self, Urgency};
+use nvmed_io::caller::{Processes, Urgency};
 use nvmed_stack::{Mount, Spared};
 use nvmed_sys::sync::{Arc, Mutex, Weak};
 use nvmed_wire::{Answer, Board, Handle, SECRET_BYTES};
@@ -52,6 +52,8 @@ pub struct Service {
     pub(crate) unmade: Unmade,
     /// What spares its clients calls.
     pub(crate) spared: Spared,
+    /// What the kernel said of the urgency of clients.
+    processes: Processes,
 }
 
 impl Service {
@@ -96,6 +98,7 @@ impl Service {
             statistics: Statistics::default(),
             unmade: Unmade::default(),
             spared,
+            processes: Processes::default(),
         }
     }
 
@@ -105,14 +108,15 @@ impl Service {
     }
 
     /// How urgent a call of a session is whose client says that it is or not; none as long as nobody is. A run's
-    /// processes are believed. Of any other the kernel must say so: its I/O class is real-time, which takes a
-    /// privilege.
+    /// processes are believed, and those whose grant allows it. Of any other the kernel must have said so within the
+    /// last second: the I/O class of its process is real-time, which takes a privilege.
     pub(crate) fn urgency_of(&self, session: &Session, is_said: bool) -> Option<Urgency> {
         let device = self.mount.device();
         if !is_said && !device.has_urgent() {
             return None;
         }
-        let is_urgent = is_said && (self.is_run() || caller::of_process(session.peer().pid).is_urgent());
+        let is_urgent =
+            is_said && (session.view().may_be_urgent || self.processes.of(session.peer().pid).is_urgent());
         if is_urgent && !device.has_urgent() {
             device.expect_urgent(Source::Told);
         }

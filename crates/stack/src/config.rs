@@ -141,6 +141,9 @@ pub struct Config {
     pub discard: bool,
     /// Files whose calls are urgent, by path inside the file system (`urgent`).
     pub urgent_files: Vec<Glob>,
+    /// Whether the threads of programs are urgent callers whatever their I/O class (`urgent_programs`); a server that
+    /// does not trust its clients asks the kernel all the same.
+    pub urgent_programs: bool,
     /// Bytes up to which a file lies in its inode record (`ffs_inline`); 0 is none.
     pub inline_bytes: u64,
     /// Seconds after which dirty data is written back unasked (`writeback_seconds`); 0 is never.
@@ -229,6 +232,7 @@ impl Config {
             durability: Durability::Process,
             discard: false,
             urgent_files: Vec::new(),
+            urgent_programs: false,
             inline_bytes: INLINE_BYTES_DEFAULT,
             writeback_seconds: 5,
             raw_syscalls: RawSyscalls::Off,
@@ -434,6 +438,7 @@ mod tests {
         config.discard = true;
         config.urgent_files = ["*.db", "/redo/*"].into_iter().filter_map(Glob::new).collect();
         assert_eq!(config.urgent_files.len(), 2);
+        config.urgent_programs = true;
         config.inline_bytes = 0;
         config.tree = Some("alice".to_owned());
         assert_eq!(parse(&config.to_text()), Ok(config.clone()));
@@ -485,6 +490,7 @@ mod tests {
             ("storage_engine = lib_spdk.so", "default.conf:3: unknown engine `lib_spdk.so`"),
             ("durability = eternal", "default.conf:3: `durability` is process or device, not `eternal`"),
             ("mount = both", "default.conf:3: `mount` is private or shared, not `both`"),
+            ("urgent_programs = 1", "default.conf:3: `urgent_programs` is off or on, not `1`"),
             ("io_uring = maybe", "default.conf:3: `io_uring` is refuse or allow, not `maybe`"),
             ("cache_policy = lru", "default.conf:3: `cache_policy` is s3fifo or clock or sieve, not `lru`"),
             ("cache_size = 1", "default.conf:3: `cache_size` = 1 bytes is not within"),

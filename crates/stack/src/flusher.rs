@@ -4,6 +4,7 @@
 
 use nvmed_fs::FileSystem;
 use nvmed_io::caller::{self, Urgency};
+use nvmed_io::{Device, Source};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How many times a period the thread looks: dirty data is at most a period and a quarter old.
 const LOOKS_PER_PERIOD: u32 = 4;
-/// The longest time between two looks at the log. It is settled at the second one that finds nothing new: within a
-/// second of the last append.
+/// The longest time between two looks at the log, which is settled at the second one that finds nothing new (within a
+/// second of the last append), and at the I/O class of threads.
 const LOG_LOOK: Duration = Duration::from_millis(500);
 
 /// Writes back dirty data older than a period, and settles the log, until dropped. It parks in between and takes no
@@ -25,7 +26,10 @@ pub(crate) struct Flusher {
 impl Flusher {
     /// Starts for `files`; no thread at all when `period_s` is 0 or the host has none left: data is
     /// then written back by writers over the limit, by fsync and at the end, and the log is settled at the end.
-    pub fn start(files: &FileSystem, period_s: u32) -> Self {
+    ///
+    /// Where threads of this process are the callers, and none is urgent yet, `asked` is their device: it is told when
+    /// one has become urgent, by ioprio_set(2) or by `ionice -p`.
+    pub fn start(files: &FileSystem, period_s: u32, mut asked: Option<Arc<Device>>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let period = Duration::from_secs(u64::from(period_s));
         let thread = (period_s > 0).then(|| {
@@ -54,6 +58,9 @@ impl Flusher {
                     }
                     if settled.elapsed() >= LOG_LOOK {
                         settled = Instant::now();
+                        if let Some(device) = asked.take_if(|_| caller::may_be_urgent_here()) {
+                            device.expect_urgent(Source::Threads);
+                        }
                         // Either kind of failure turns the file system read-only, which is told.
                         let _ = files.guarded(|| files.settle_if_quiet());
                     }

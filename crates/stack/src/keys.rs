@@ -52,7 +52,7 @@ macro_rules! field {
 }
 
 /// All keys, in the order in which they are written.
-pub(crate) const KEYS: [Key; 22] = [
+pub(crate) const KEYS: [Key; 23] = [
     key(
         "wrap_dir",
         |draft, given| {
@@ -175,6 +175,12 @@ pub(crate) const KEYS: [Key; 22] = [
         let patterns: Vec<String> = files.iter().map(ToString::to_string).collect();
         (!files.is_empty()).then(|| patterns.join(" "))
     }),
+    field!(
+        "urgent_programs",
+        urgent_programs,
+        |draft, given| Ok(choice(draft, given, &["off", "on"])? == 1),
+        |&urgent: &bool| urgent.then(|| "on".to_owned())
+    ),
     field!(
         "mount",
         sharing,

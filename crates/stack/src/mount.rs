@@ -47,6 +47,9 @@ pub struct Surroundings {
     pub statistics: Option<PathBuf>,
     /// Path of the memory in which requests are recorded, from [`crate::STAMPS_VARIABLE`].
     pub stamps: Option<String>,
+    /// Whether this process answers calls of others, and says of each whether its caller is urgent. Its own threads are
+    /// nobody then, and lose the I/O class that they have; else each is as urgent as its class.
+    pub serves: bool,
 }
 
 /// Mounts what `config` describes, in this process.
@@ -59,6 +62,11 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
     }
     nvmed_mutant::set_by(|name| std::env::var(name).ok());
     let name = config.device.to_string();
+    if surroundings.serves {
+        // All threads are started by this one. A kernel that does not do it leaves the requests of our own threads more
+        // urgent on the host's device than they need be.
+        let _ = nvmed_sys::unset_io_class();
+    }
     let run = surroundings.run_memory.as_deref().map(RunMemory::join).transpose()?;
     if let Some(run) = &run {
         run.claim(&name)?;
@@ -71,11 +79,16 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
         // What is wrong with the file system is the error that counts.
         let _ = device.shutdown();
     })?;
-    if caller::of_thread().is_urgent() {
-        // The program was started with the I/O class real-time, which its threads inherit; some may have another.
+    if config.urgent_programs && !surroundings.serves {
+        caller::are_urgent_here();
+    }
+    let mut asked = (!surroundings.serves).then(|| Arc::clone(&device));
+    if let Some(device) = asked.take_if(|_| caller::of_thread().is_urgent()) {
+        // The settings say so, or the program was started with the I/O class real-time, which its threads inherit;
+        // some may have another.
         device.expect_urgent(Source::Threads);
     }
-    let flusher = Flusher::start(&files, config.writeback_seconds);
+    let flusher = Flusher::start(&files, config.writeback_seconds, asked);
     let (flusher, statistics) = (Mutex::new(Some(flusher)), surroundings.statistics);
     Ok(Mount { files, device, name, run, flusher, statistics, calls: Calls::default() })
 }

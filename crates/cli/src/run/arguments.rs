@@ -67,6 +67,10 @@ pub struct Run {
     /// With --trace: requests that each ring holds until they are written; what finds no room is lost and counted
     #[arg(long, value_name = "N", requires = "trace", value_parser = trace_buffer, default_value_t = REQUESTS_DEFAULT)]
     pub trace_buffer: usize,
+    /// The programs' calls pass others on the way to the device, as if started by `ionice -c 1` (urgent_programs);
+    /// with --server only where the grant has `urgent`
+    #[arg(long)]
+    pub urgent: bool,
     /// System calls that the program makes by its own instructions: off, dispatch (to the wrapper) or detect
     #[arg(long, value_name = "HOW", value_parser = raw_syscalls)]
     pub raw_syscalls: Option<nvmed_stack::RawSyscalls>,

@@ -84,8 +84,9 @@ fn request(grant: &Grant) -> Result<Request, Failure> {
     let name = grant.name.clone();
     let Some((first, bytes)) = grant.partition else {
         let path = grant.tree.clone().unwrap_or_default();
-        let (write, capacity, inodes) = (grant.write, grant.capacity, grant.inodes);
-        return Ok(Request::GrantTree(TreeGrant { name, path, users, groups, write, capacity, inodes }));
+        let (write, urgent, capacity, inodes) = (grant.write, grant.urgent, grant.capacity, grant.inodes);
+        let tree = TreeGrant { name, path, users, groups, write, urgent, capacity, inodes };
+        return Ok(Request::GrantTree(tree));
     };
     let ([user], [] | [_]) = (&users[..], &groups[..]) else {
         return Err(Failure::usage("admin: a partition has one --user, and one --group at most"));
@@ -168,12 +169,13 @@ fn grants(value: &Value) -> String {
         vec![head(&["TREE", "PATH", "USERS", "GROUPS", "RIGHTS", "USED", "CAPACITY", "INODES", "SESSIONS"])];
     trees.extend(rows(&value["trees"]).map(|tree| {
         let rights = if tree["write"] == true { "write" } else { "read" };
+        let urgent = if tree["urgent"] == true { ",urgent" } else { "" };
         vec![
             text(&tree["name"]),
             text(&tree["path"]),
             text(&tree["users"]),
             text(&tree["groups"]),
-            rights.to_owned(),
+            format!("{rights}{urgent}"),
             bytes(&tree["bytes_used"]),
             text(&tree["capacity"]),
             format!("{}/{}", text(&tree["inodes_used"]), text(&tree["inodes"])),

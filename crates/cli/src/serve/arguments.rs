@@ -130,6 +130,9 @@ pub struct Grant {
     /// A tree may be changed
     #[arg(long, conflicts_with = "partition")]
     pub write: bool,
+    /// Programs that say that they are urgent (`nvmed run --urgent`) pass others on the way to the device
+    #[arg(long, conflicts_with = "partition")]
+    pub urgent: bool,
     /// A partition may be read only
     #[arg(long, conflicts_with = "tree")]
     pub read_only: bool,

@@ -193,7 +193,8 @@ fn answer(arguments: &Serve, file: &Path) -> Result<ExitCode, Failure> {
     // What is not granted is a lower limit on sessions, which each of them is told.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
     let memory = std::env::var(RUN_MEMORY_VARIABLE).ok();
-    let mount = nvmed_stack::mount(&config, Surroundings { run_memory: memory, ..Surroundings::default() })?;
+    let surroundings = Surroundings { run_memory: memory, serves: true, ..Surroundings::default() };
+    let mount = nvmed_stack::mount(&config, surroundings)?;
     crate::volume::tell_mended(&config.device.to_string(), &mount);
     tell_trouble("serve", &mount);
     let directory = socket.parent().unwrap_or(Path::new("/"));

@@ -61,15 +61,20 @@ impl Machine {
         ran.out
     }
 
-    fn serving(&self) -> Command {
-        let mut command = self.nvmed(&["serve", "disk.img", "--cache", "8M"]);
+    fn serving(&self, device: &str) -> Command {
+        let mut command = self.nvmed(&["serve", device, "--cache", "8M"]);
         command.args(["--socket", "run/socket", "--grants", "grants/grants.toml"]);
         command
     }
 
     /// Starts the server, and waits until users can come.
     fn serve(&mut self) {
-        let mut holder = self.serving().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        self.serve_on("disk.img");
+    }
+
+    /// The same, on this device.
+    fn serve_on(&mut self, device: &str) {
+        let mut holder = self.serving(device).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("serving "), "{line}");
@@ -201,6 +206,51 @@ fn users_share_a_device_and_see_only_their_own() {
     machine.ok(&["fsck", "disk.img"]);
 }
 
+/// A user's word is believed where the grant says so; else the kernel's, which takes a privilege, counts.
+#[test]
+fn a_user_is_urgent_by_grant_or_by_the_kernels_word() {
+    if !has_setpriv() {
+        return;
+    }
+    let mut machine = Machine::new("urgent");
+    let record = machine.dir.join("r.csv");
+    let real_time = Command::new("ionice").args(["-c", "1", "true"]).status().is_ok_and(|ran| ran.success());
+    if !real_time {
+        eprintln!("SKIPPED: the kernel's word needs ionice, and CAP_SYS_NICE or CAP_SYS_ADMIN");
+    }
+    let alice = ALICE.to_string();
+    for (grants, class, wishes, is_urgent) in [
+        (false, "0", true, false),
+        (true, "0", true, true),
+        (true, "0", false, false),
+        (false, "1", false, true),
+    ] {
+        if class == "1" && !real_time {
+            continue;
+        }
+        machine.serve_on("virtual:disk.img?profile=tlc,record=r.csv");
+        let grant = ["grant", "a", "--tree", "/a", "--user", &alice, "--write", "--urgent"];
+        machine.admin(&grant[..if grants { 8 } else { 7 }]);
+        let shown = machine.admin(&["grants"]);
+        assert_eq!(shown.contains("write,urgent"), grants, "{shown}");
+        let mut command = Command::new("ionice");
+        command.args(["-c", class, "setpriv", "--reuid", &alice, "--regid", &alice, "--clear-groups"]);
+        command.arg(machine.dir.join("nvmed")).args(["run", "--dir", "./store", "--server"]);
+        command.arg(machine.dir.join("run/socket")).args(wishes.then_some("--urgent"));
+        command.args(["--", "dd", "if=/dev/zero", "of=store/f", "bs=16k", "count=4", "conv=fsync"]);
+        command.current_dir(machine.dir.join("home")).env_remove("WRAPPER_CONFIG").env_remove("LD_PRELOAD");
+        let ran = Ran::from(command.output().unwrap());
+        assert_eq!(ran.status, 0, "{}", ran.err);
+        tell(machine.holder.as_ref().unwrap().id(), Signal::TERM);
+        let ended = machine.ended();
+        assert_eq!(ended.status, 0, "{}", ended.err);
+        let text = std::fs::read_to_string(&record).unwrap();
+        let urgent = text.lines().filter(|row| row.ends_with(",1")).count();
+        let what = format!("granted: {grants}, class {class}, said: {wishes}");
+        assert!(text.lines().count() > 3 && (urgent > 0) == is_urgent, "{urgent} urgent commands: {what}");
+    }
+}
+
 #[test]
 fn users_meet_at_a_fifo_as_its_mode_permits() {
     if !has_setpriv() {
@@ -310,7 +360,7 @@ fn a_drained_server_waits_for_who_is_there() {
 fn what_cannot_be_trusted_is_not_served() {
     let machine = Machine::new("trust");
     let refused = |words: &str| {
-        let ran = Ran::from(machine.serving().output().unwrap());
+        let ran = Ran::from(machine.serving("disk.img").output().unwrap());
         assert!(ran.status == 2 && ran.err.contains(words), "{words}: {} {}", ran.status, ran.err);
         assert!(!machine.dir.join("run/socket").exists());
     };
@@ -333,7 +383,8 @@ fn a_service_manager_is_told_when_users_can_come() {
     let mut machine = Machine::new("notify");
     let socket = machine.dir.join("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
-    let mut holder = machine.serving().env("NOTIFY_SOCKET", &socket).stdout(Stdio::null()).spawn().unwrap();
+    let mut holder =
+        machine.serving("disk.img").env("NOTIFY_SOCKET", &socket).stdout(Stdio::null()).spawn().unwrap();
     let mut told = [0; 64];
     let len = manager.recv(&mut told).unwrap();
     assert_eq!(&told[..len], b"READY=1");

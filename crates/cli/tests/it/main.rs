@@ -30,4 +30,5 @@ mod trace_record;
 mod trace_replay;
 mod trace_study;
 mod trace_sweep;
+mod urgent;
 mod worn;

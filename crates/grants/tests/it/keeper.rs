@@ -51,7 +51,8 @@ impl Drop for House {
 
 fn tree(name: &str, path: &str, users: &[u32], write: bool) -> TreeGrant {
     let (name, path) = (name.to_owned(), path.to_owned());
-    TreeGrant { name, path, users: users.to_vec(), groups: vec![], write, capacity: None, inodes: None }
+    let users = users.to_vec();
+    TreeGrant { name, path, users, groups: vec![], write, urgent: false, capacity: None, inodes: None }
 }
 
 fn who(uid: u32) -> Asker<'static> {

@@ -58,6 +58,7 @@ impl Machine {
             users: vec![user],
             groups: vec![],
             write,
+            urgent: false,
             capacity: None,
             inodes: None,
         };

@@ -95,6 +95,7 @@ impl Machine {
             users: vec![ALICE, BOB],
             groups: vec![],
             write: true,
+            urgent: false,
             capacity: None,
             inodes: None,
         };

@@ -31,6 +31,7 @@ name = "alice"
 path = "/home/alice"
 users = [1000]
 write = true
+urgent = true
 capacity = "10G"
 inodes = 100000
 
@@ -61,11 +62,13 @@ fn a_table_is_read_as_it_is_written() {
         users: vec![1000],
         groups: vec![],
         write: true,
+        urgent: true,
         capacity: Some(Size(10 << 30)),
         inodes: Some(100_000),
     };
     assert_eq!(table.trees[0], alice);
     assert!(!table.trees[1].write, "who is not said to write reads");
+    assert!(!table.trees[1].urgent, "who is not said to be urgent is as all others");
     let part = PartitionGrant {
         name: "p1".to_owned(),
         first: Size(64 << 30),
@@ -98,6 +101,9 @@ fn what_makes_no_sense_is_refused_whole() {
         TEXT[..TEXT.len() / 2].to_owned(),
         tree("wirte = true"),
         tree("capacity = \"much\""),
+        tree("urgent = \"yes\""),
+        tree("urgent = 1"),
+        part("p", 0, 4096) + "urgent = true\n",
         tree("capacity = -1"),
         tree("capacity = 100"),
         "[[tree]]\nname = \"t\"\npath = \"/t\"".to_owned(),
@@ -124,6 +130,11 @@ fn what_makes_no_sense_is_refused_whole() {
     for text in wrong {
         assert!(parse(&text).is_err(), "accepted:\n{text}");
     }
+    let said = parse(&tree("urgent = 1")).unwrap_err().to_string();
+    assert!(
+        said.starts_with("grants.toml: ") && said.contains("urgent = 1") && !said.contains('\n'),
+        "{said}"
+    );
     let beside =
         tree("capacity = \"1G\"") + &tree("capacity = \"1G\"").replace("\"t\"", "\"u\"").replace("/t", "/tt");
     assert!(parse(&beside).is_ok(), "/tt is not below /t");

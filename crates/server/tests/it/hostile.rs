@@ -396,7 +396,7 @@ impl Gate for Door {
         if tree == b"later" {
             self.open.lock().unwrap().recv().unwrap();
         }
-        Ok(Admitted { files: self.files.clone(), tree: Arc::default() })
+        Ok(Admitted { files: self.files.clone(), tree: Arc::default(), may_be_urgent: false })
     }
 
     fn changes(&self) -> u64 {

@@ -217,6 +217,10 @@ pub(crate) fn adopt(heir: QuietFd) -> Answer<Welcome> {
 /// What a mount needs in this process.
 fn prepare() -> Answer<()> {
     edge::panic_hook();
+    if setting::setting().is_some_and(|setting| setting.config.urgent_programs) {
+        // What a session's calls say of their callers; a mount of this process's own hears it from its settings.
+        nvmed_io::caller::are_urgent_here();
+    }
     fence::raise(setting::is_shared()).map_err(Fail::Errno)?;
     placeholder::prepare()
 }

@@ -96,6 +96,7 @@ fn load() -> Result<Setting, String> {
         run_memory: variable_of(nvmed_stack::RUN_MEMORY_VARIABLE),
         statistics: variable_of(nvmed_stack::STATISTICS_VARIABLE).map(PathBuf::from),
         stamps: variable_of(nvmed_stack::STAMPS_VARIABLE),
+        serves: false,
     };
     nvmed_mutant::set_by(variable_of);
     let tally = variable_of(nvmed_tally::TALLY_VARIABLE);
