@@ -159,6 +159,8 @@ int nvmed_queue_fd(NVMED_QUEUE *queue);
 #define NVMED_PARAM_REPLAY 0x106     /* 1: what a reset interrupted is sent again; 0: it fails */
 #define NVMED_PARAM_RATE_IOPS 0x107  /* requests a second with NVMED_SCHED_FAIR, 0: no limit */
 #define NVMED_PARAM_RATE_KIB 0x108   /* KiB a second with NVMED_SCHED_FAIR, 0: no limit */
+#define NVMED_PARAM_URGENT 0x109     /* 1: its calls pass others on the way to the device, whoever makes them; 0: those of
+                                      * threads of the I/O class real-time (ionice -c 1), if the opening thread was of it */
 
 #define NVMED_COMPLETION_ADAPTIVE 0
 #define NVMED_COMPLETION_POLL 1
@@ -274,6 +276,9 @@ int nvmed_io_passthru(NVMED_HANDLE *handle, struct nvmed_passthru_cmd *cmd);
 #define NVMED_AIO_BUSY 2   /* 1024 calls of the handle are not reaped yet, errno EAGAIN */
 #define NVMED_AIO_QUEUED 4
 
+/* Flag of a context: this call passes others on the way to the device. */
+#define NVMED_AIO_URGENT 1
+
 /* Set everything to 0, then fill in what the first part has. It belongs to the library from a call that answered
  * NVMED_AIO_QUEUED until status is AIO_COMPLETE, and must stay where it is; so does the memory. */
 typedef struct nvmed_aio_ctx {
@@ -295,7 +300,8 @@ typedef struct nvmed_aio_ctx {
 	uint64_t lba;            /* where it failed */
 	uint16_t nvme_status;    /* as in struct nvmed_error */
 	uint16_t opcode;         /* 0 flush, 1 write, 2 read */
-	uint32_t reserved;
+	/* Of the first part. */
+	uint32_t flags;          /* NVMED_AIO_URGENT */
 } NVMED_AIO_CTX;
 
 int nvmed_aio_read(NVMED_AIO_CTX *ctx);

@@ -67,10 +67,11 @@ int nvmedfs_statfs(NVMEDFS *fs, struct statvfs *status);
 
 #define NVMEDFS_DIRECT 1    /* past the cache; offsets and lengths are multiples of nvmedfs_direct_align() */
 #define NVMEDFS_OWN_QUEUE 2 /* a queue for this file alone */
+#define NVMEDFS_URGENT 4    /* its calls pass others on the way to the device, whoever makes them */
 
 /* How a file's data moves. All zero: through the cache, on the mount's queues. */
 struct nvmedfs_policy {
-	uint32_t flags;       /* NVMEDFS_DIRECT, NVMEDFS_OWN_QUEUE */
+	uint32_t flags;       /* NVMEDFS_DIRECT, NVMEDFS_OWN_QUEUE, NVMEDFS_URGENT */
 	int32_t completion;   /* NVMED_COMPLETION_* */
 	int32_t priority;     /* NVMED_PRIORITY_*; 0 is NVMED_PRIORITY_URGENT: NVMED_PRIORITY_MEDIUM is usual */
 	int32_t scheduler;    /* NVMED_SCHED_*, of the own queue */
@@ -106,7 +107,7 @@ int nvmedfs_fchmod(int fd, mode_t mode);
 int nvmedfs_fchown(int fd, uid_t owner, gid_t group);
 int nvmedfs_futimens(int fd, const struct timespec times[2]);
 
-/* Features of an open file: NVMEDFS_PARAM_DIRECT; to set only, NVMED_PARAM_READAHEAD and NVMEDFS_PARAM_PREALLOC, the bytes of
+/* Features of an open file: NVMEDFS_PARAM_DIRECT, NVMED_PARAM_URGENT; to set only, NVMED_PARAM_READAHEAD and NVMEDFS_PARAM_PREALLOC, the bytes of
  * the largest readahead window and of what is allocated ahead when the file grows; and NVMED_PARAM_COMPLETION, _PRIORITY, _STREAM, _WEIGHT, _TIMEOUT_MS,
  * _REPLAY, _RATE_IOPS, _RATE_KIB of its handle. EINVAL for a file without one: it was opened buffered and without a policy. */
 #define NVMEDFS_PARAM_DIRECT 1
@@ -166,7 +167,7 @@ int nvmedfs_closedir(NVMEDFS_DIR *dir);
  * _wait has said that it is done, and must stay where it is; so must the memory. */
 struct nvmedfs_aio {
 	int fd;
-	int reserved;
+	uint32_t flags; /* NVMED_AIO_URGENT */
 	off_t offset;
 	size_t len;
 	void *buf;

@@ -7,6 +7,7 @@ use crate::handle::ByteHandle;
 use crate::memory::Memory;
 use crate::range::RangeId;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use nvmed_io::caller::{self, Urgency};
 use nvmed_io::{Flight, Handle, Operation, Segment};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::Lba;
@@ -56,6 +57,8 @@ struct Launched {
     /// Bytes on the device; fewer than asked for at its end.
     bytes: usize,
     flight: Flight,
+    /// Of who submitted it, for what is sent of it later.
+    urgency: Urgency,
     range: Option<RangeId>,
 }
 
@@ -117,7 +120,8 @@ impl Flights {
         flight.enqueue(&self.io[queue]);
         let (id, is_refused) = (calls.next, flight.is_landed());
         calls.next += 1;
-        calls.flying.push(Launched { id, aio, queue, bytes, flight, range });
+        let urgency = caller::now();
+        calls.flying.push(Launched { id, aio, queue, bytes, flight, urgency, range });
         if is_refused {
             self.land(&mut calls);
         }
@@ -134,9 +138,9 @@ impl Flights {
     /// Looks what the device has done, and submits what had to wait.
     pub(crate) fn advance(&self) {
         let mut calls = self.lock();
-        for Launched { flight, queue, .. } in &mut calls.flying {
+        for Launched { flight, queue, urgency, .. } in &mut calls.flying {
             flight.poll(&self.io[*queue]);
-            flight.enqueue(&self.io[*queue]);
+            caller::with(urgency.or(caller::now()), || flight.enqueue(&self.io[*queue]));
         }
         self.land(&mut calls);
     }
@@ -217,7 +221,7 @@ impl ByteHandle {
         self.flights.admit()?;
         let aio = self.durable(aio);
         match self.whole_blocks(&aio) {
-            Some(whole) => self.launch(aio, whole),
+            Some(whole) => self.ruled(|| self.launch(aio, whole)),
             None => {
                 let result = self.run(&aio);
                 self.flights.finish(aio, result);

@@ -11,7 +11,7 @@ use crate::range::{Mode, RangeGuard, RangeId, Ranges};
 use crate::signature::{self, Signature};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use nvmed_io::{Binding, Device, Handle};
+use nvmed_io::{Binding, Device, Handle, Source, caller};
 use nvmed_sys::Pages;
 use nvmed_sys::sync::{Arc, Mutex, RwLock, Weak};
 use nvmed_units::Page;
@@ -62,6 +62,10 @@ impl Disk {
     /// A disk on an open device. Two disks on one device do not know of each other's writes: have one.
     #[must_use]
     pub fn new(device: Arc<Device>, options: DiskOptions) -> Arc<Self> {
+        if caller::of_thread().is_urgent() {
+            // It was started with the I/O class real-time, which its threads inherit; some may have another.
+            device.expect_urgent(Source::Threads);
+        }
         let pool = Pool::new(Arc::clone(&device), options.pages);
         let io = device.handle(Binding::Spread);
         let lba_shift = device.geometry().lba_bytes.trailing_zeros();

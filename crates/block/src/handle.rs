@@ -9,7 +9,8 @@ use crate::range::Mode;
 use crate::readahead::Ahead;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use nvmed_io::{Binding, Command, Handle, HandleSettings, Operation, Stats};
+use nvmed_io::caller::{self, Urgency};
+use nvmed_io::{Binding, Command, Handle, HandleSettings, Operation, Source, Stats};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::{Lba, Page};
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
@@ -53,6 +54,9 @@ pub struct Settings {
     pub direct: bool,
     /// A write is durable when it returns.
     pub sync: bool,
+    /// Its calls pass others on the way to the device, whoever makes them ([`ByteHandle::urgently`] does it for single
+    /// calls).
+    pub urgent: bool,
     /// Bytes read ahead of a sequential or advised reader at most, if there is a cache; 0 is off.
     pub readahead_bytes: u64,
     /// Waiting, priority, weight, rate, stream, timeout.
@@ -62,7 +66,8 @@ pub struct Settings {
 impl Default for Settings {
     /// Through the cache if there is one, written back, and 128 KiB read ahead as by Linux.
     fn default() -> Self {
-        Self { direct: false, sync: false, readahead_bytes: 128 << 10, io: HandleSettings::default() }
+        let io = HandleSettings::default();
+        Self { direct: false, sync: false, urgent: false, readahead_bytes: 128 << 10, io }
     }
 }
 
@@ -76,6 +81,7 @@ pub struct ByteHandle {
     position: Mutex<u64>,
     direct: AtomicBool,
     pub(crate) sync: AtomicBool,
+    urgent: AtomicBool,
     ahead: Ahead,
     /// Failed write-backs that this handle was told of.
     failed_seen: AtomicU32,
@@ -107,6 +113,7 @@ impl ByteHandle {
             position: Mutex::new(0),
             direct: AtomicBool::new(false),
             sync: AtomicBool::new(false),
+            urgent: AtomicBool::new(false),
         };
         handle.set(settings)?;
         Ok(handle)
@@ -124,6 +131,7 @@ impl ByteHandle {
         Settings {
             direct: self.direct.load(Ordering::Relaxed),
             sync: self.sync.load(Ordering::Relaxed),
+            urgent: self.urgent.load(Ordering::Relaxed),
             readahead_bytes: self.ahead.bytes(),
             io: self.flights.io[0].settings(),
         }
@@ -139,6 +147,10 @@ impl ByteHandle {
         }
         self.direct.store(settings.direct, Ordering::Relaxed);
         self.sync.store(settings.sync, Ordering::Relaxed);
+        if settings.urgent {
+            self.disk.device().expect_urgent(Source::Told);
+        }
+        self.urgent.store(settings.urgent, Ordering::Relaxed);
         self.ahead.set_bytes(settings.readahead_bytes);
         Ok(())
     }
@@ -148,6 +160,19 @@ impl ByteHandle {
     /// Replaces what was told before; more than [`crate::ADVICE_MAX`] ranges are cut.
     pub fn advise(&self, ranges: &[Range<u64>]) {
         self.ahead.advise(ranges);
+    }
+
+    /// Does `work` with its calls, the asynchronous ones that it submits among them, passing others on the way to the
+    /// device.
+    pub fn urgently<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.disk.device().expect_urgent(Source::Told);
+        caller::with(Urgency::Urgent, work)
+    }
+
+    /// Does a call of this handle, urgently where its calls are.
+    #[inline]
+    pub(crate) fn ruled<T>(&self, call: impl FnOnce() -> T) -> T {
+        if self.urgent.load(Ordering::Relaxed) { caller::with(Urgency::Urgent, call) } else { call() }
     }
 
     pub(crate) fn is_direct(&self) -> bool {
@@ -304,11 +329,13 @@ impl ByteHandle {
             return Ok(0);
         }
         let io = self.io(Operation::Read, offset, len as u64);
-        if !self.is_direct() {
-            return self.disk.read_cached(io, &self.ahead, memory, offset, len);
-        }
-        self.disk.settle(io, offset, len as u64)?;
-        self.disk.read_direct(io, memory, 0, offset, len)
+        self.ruled(|| {
+            if !self.is_direct() {
+                return self.disk.read_cached(io, &self.ahead, memory, offset, len);
+            }
+            self.disk.settle(io, offset, len as u64)?;
+            self.disk.read_direct(io, memory, 0, offset, len)
+        })
     }
 
     pub(crate) fn write_at(&self, memory: &Memory<'_, '_>, offset: u64) -> Result<usize, BlockError> {
@@ -323,11 +350,10 @@ impl ByteHandle {
         let len = wanted.min(usize::try_from(end - offset).unwrap_or(usize::MAX));
         let fua = self.sync.load(Ordering::Relaxed);
         let io = self.io(Operation::Write { fua }, offset, len as u64);
-        if self.is_direct() {
-            self.disk.write_past(io, memory, offset, len, fua)
-        } else {
-            self.disk.write_cached(io, memory, offset, len, fua)
-        }
+        self.ruled(|| match self.is_direct() {
+            true => self.disk.write_past(io, memory, offset, len, fua),
+            false => self.disk.write_cached(io, memory, offset, len, fua),
+        })
     }
 
     /// Makes every write that returned before durable.
@@ -337,9 +363,11 @@ impl ByteHandle {
     /// data of the cache could not be written since the last flush; it was tried again now.
     pub fn flush(&self) -> Result<(), BlockError> {
         let io = self.io(Operation::Flush, 0, 0);
-        let cleaned = self.clean(io);
-        io.flush()?;
-        cleaned
+        self.ruled(|| {
+            let cleaned = self.clean(io);
+            io.flush()?;
+            cleaned
+        })
     }
 
     /// Writes the cache's dirty pages to the device, and tells of failures since the last time.
@@ -368,9 +396,11 @@ impl ByteHandle {
         }
         self.disk.may_write()?;
         let io = self.io(Operation::Discard, offset, bytes);
-        let _held = self.disk.lock_past(io, first, last - first)?;
-        let shift = self.disk.lba_shift();
-        Ok(io.discard(Lba(first >> shift), (last - first) >> shift)?)
+        self.ruled(|| {
+            let _held = self.disk.lock_past(io, first, last - first)?;
+            let shift = self.disk.lba_shift();
+            Ok(io.discard(Lba(first >> shift), (last - first) >> shift)?)
+        })
     }
 
     /// Makes a range read as zeroes.
@@ -385,8 +415,10 @@ impl ByteHandle {
         self.disk.may_write()?;
         let fua = self.sync.load(Ordering::Relaxed);
         let io = self.io(Operation::WriteZeroes { fua }, offset, bytes);
-        let _held = self.disk.lock_past(io, offset, bytes)?;
-        self.disk.zero_direct(io, offset, bytes, fua)
+        self.ruled(|| {
+            let _held = self.disk.lock_past(io, offset, bytes)?;
+            self.disk.zero_direct(io, offset, bytes, fua)
+        })
     }
 
     /// Compares the bytes at `offset` with `with`.
@@ -412,8 +444,10 @@ impl ByteHandle {
             return Ok(());
         }
         let io = self.io(Operation::Compare, offset, len as u64);
-        self.disk.settle(io, offset, len as u64)?;
-        self.disk.compare_direct(io, memory, offset, len)
+        self.ruled(|| {
+            self.disk.settle(io, offset, len as u64)?;
+            self.disk.compare_direct(io, memory, offset, len)
+        })
     }
 
     /// Sends a command as it is and waits for its end; answers dword 0 of its completion. The device reads or writes a
@@ -437,9 +471,9 @@ impl ByteHandle {
         let io = self.io(Operation::Passthrough { opcode: command.opcode }, 0, 0);
         let _held = self.disk.lock(0..u64::MAX, Mode::Exclusive);
         if let Some(cache) = self.disk.cache() {
-            cache.empty(io)?;
+            self.ruled(|| cache.empty(io))?;
         }
-        let result = io.passthrough(command, segment.as_slice());
+        let result = self.ruled(|| io.passthrough(command, segment.as_slice()));
         self.disk.look_again();
         Ok(result?)
     }

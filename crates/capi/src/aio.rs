@@ -14,6 +14,8 @@ pub(crate) const AIO_COMPLETE: i32 = 4;
 pub(crate) const NVMED_AIO_ERROR: c_int = 1;
 pub(crate) const NVMED_AIO_BUSY: c_int = 2;
 pub(crate) const NVMED_AIO_QUEUED: c_int = 4;
+/// Flag of a context: the call passes others on the way to the device.
+pub(crate) const NVMED_AIO_URGENT: u32 = 1;
 /// Calls that one look reaps, as in NVMeDirect: a callback that submits again does not keep the caller for ever.
 const REAP_MAX: usize = 32;
 
@@ -52,8 +54,19 @@ pub struct AioCtx {
     pub nvme_status: u16,
     /// NVMe's opcode.
     pub opcode: u16,
-    /// 0.
-    pub reserved: u32,
+    /// `NVMED_AIO_URGENT`.
+    pub flags: u32,
+}
+
+/// Whether flags of a context ask for an urgent call.
+///
+/// # Errors
+/// `EINVAL` for flags that are not known.
+pub(crate) fn is_urgent(flags: u32) -> Result<bool, Failure> {
+    match flags & !NVMED_AIO_URGENT {
+        0 => Ok(flags & NVMED_AIO_URGENT != 0),
+        unknown => Err(Failure::invalid(format!("the flags {unknown:#x} of a context are not known"))),
+    }
 }
 
 /// Memory for the time of a call: the caller's own if it is registered, else a copy.
@@ -97,6 +110,8 @@ unsafe fn submit(ctx: *mut AioCtx, operation: Operation) -> Result<c_int, Failur
     // since C may look at them at any time.
     let (handle, offset, len, status) =
         unsafe { ((*ctx).handle, (*ctx).offset, (*ctx).len, (&raw const (*ctx).status).read_volatile()) };
+    // SAFETY: as above.
+    let is_urgent = is_urgent(unsafe { (*ctx).flags })?;
     let handle = Handle::of(handle)?;
     if status == AIO_PROCESS {
         return Err(Failure::new(libc::EBUSY, "the context is under way already (status AIO_PROCESS)"));
@@ -116,7 +131,9 @@ unsafe fn submit(ctx: *mut AioCtx, operation: Operation) -> Result<c_int, Failur
         (*ctx).opcode = opcode(operation).into();
         (&raw mut (*ctx).status).write_volatile(AIO_PROCESS);
     }
-    match handle.bytes.submit(aio) {
+    let submit = || handle.bytes.submit(aio);
+    let submitted = if is_urgent { handle.bytes.urgently(submit) } else { submit() };
+    match submitted {
         Ok(()) => Ok(NVMED_AIO_QUEUED),
         Err(error) => {
             // SAFETY: as above; the call was not taken.

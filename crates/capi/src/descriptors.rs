@@ -1,7 +1,7 @@
 //! Open files that C has: small numbers, above those of the kernel.
 
 use crate::error::{Failure, call};
-use crate::features::{COMPLETIONS, NVMED_PARAM_READAHEAD, cut, set_io, unknown};
+use crate::features::{COMPLETIONS, NVMED_PARAM_READAHEAD, NVMED_PARAM_URGENT, cut, set_io, unknown};
 use crate::mounts::{Mounted, NvmedFs, User};
 use crate::queue::{priority, scheduler};
 use crate::table::check_fork;
@@ -19,6 +19,7 @@ const DEPTH: u16 = 128;
 
 const NVMEDFS_DIRECT: u32 = 1;
 const NVMEDFS_OWN_QUEUE: u32 = 2;
+pub(crate) const NVMEDFS_URGENT: u32 = 4;
 const NVMEDFS_PARAM_DIRECT: c_int = 1;
 const NVMEDFS_PARAM_PREALLOC: c_int = 2;
 
@@ -34,7 +35,7 @@ static OPEN: RwLock<Vec<Option<Arc<Open>>>> = RwLock::new(Vec::new());
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NvmedFsPolicy {
-    /// `NVMEDFS_DIRECT`, `NVMEDFS_OWN_QUEUE`.
+    /// `NVMEDFS_DIRECT`, `NVMEDFS_OWN_QUEUE`, `NVMEDFS_URGENT`.
     pub flags: u32,
     /// `NVMED_COMPLETION_*`.
     pub completion: i32,
@@ -104,7 +105,7 @@ pub(crate) unsafe fn path<'a>(path: *const c_char) -> Result<&'a [u8], Failure> 
 }
 
 fn policy(wish: &NvmedFsPolicy) -> Result<Policy, Failure> {
-    const KNOWN: u32 = NVMEDFS_DIRECT | NVMEDFS_OWN_QUEUE;
+    const KNOWN: u32 = NVMEDFS_DIRECT | NVMEDFS_OWN_QUEUE | NVMEDFS_URGENT;
     if wish.flags & !KNOWN != 0 {
         return Err(Failure::invalid(format!("a file's flags {:#x} are not known", wish.flags & !KNOWN)));
     }
@@ -124,7 +125,8 @@ fn policy(wish: &NvmedFsPolicy) -> Result<Policy, Failure> {
         if wish.queue_depth == 0 { DEPTH } else { u16::try_from(wish.queue_depth).unwrap_or(u16::MAX) };
     let merge = scheduler != Scheduler::None;
     let queue = own.then(|| QueueSettings { priority, scheduler, merge, ..QueueSettings::depth(depth) });
-    Ok(Policy { direct: wish.flags & NVMEDFS_DIRECT != 0, io: Some(io), queue, ..Policy::default() })
+    let (direct, urgent) = (wish.flags & NVMEDFS_DIRECT != 0, wish.flags & NVMEDFS_URGENT != 0);
+    Ok(Policy { direct, io: Some(io), queue, urgent, ..Policy::default() })
 }
 
 pub(crate) fn open(
@@ -199,8 +201,10 @@ pub extern "C" fn nvmedfs_get_param(fd: c_int, param: c_int) -> c_int {
     };
     call(-1, || {
         let open = Open::of(fd)?;
-        if param == NVMEDFS_PARAM_DIRECT {
-            return Ok(open.file.is_direct().into());
+        match param {
+            NVMEDFS_PARAM_DIRECT => return Ok(open.file.is_direct().into()),
+            NVMED_PARAM_URGENT => return Ok(open.file.file().is_urgent().into()),
+            _ => {}
         }
         let io = open.file.settings().ok_or_else(no_handle)?;
         let rate = io.rate.unwrap_or_default();
@@ -236,6 +240,10 @@ pub extern "C" fn nvmedfs_set_param(fd: c_int, param: c_int, value: c_int) -> c_
             }
             NVMEDFS_PARAM_PREALLOC => {
                 open.file.file().preallocate(Some(bytes()?))?;
+                return Ok(0);
+            }
+            NVMED_PARAM_URGENT => {
+                open.file.file().set_urgent(value != 0);
                 return Ok(0);
             }
             _ => {}

@@ -17,6 +17,7 @@ pub(crate) const NVMED_PARAM_TIMEOUT_MS: c_int = 0x105;
 pub(crate) const NVMED_PARAM_REPLAY: c_int = 0x106;
 pub(crate) const NVMED_PARAM_RATE_IOPS: c_int = 0x107;
 pub(crate) const NVMED_PARAM_RATE_KIB: c_int = 0x108;
+pub(crate) const NVMED_PARAM_URGENT: c_int = 0x109;
 
 /// In the order of their numbers in C.
 pub(crate) const COMPLETIONS: [Completions; 5] = [
@@ -47,6 +48,7 @@ pub(crate) fn get(handle: &Handle, feature: c_int) -> Result<c_int, Failure> {
         NVMED_PARAM_PRIORITY => io.priority as c_int,
         NVMED_PARAM_STREAM => io.stream.into(),
         NVMED_PARAM_READAHEAD => cut(settings.readahead_bytes),
+        NVMED_PARAM_URGENT => settings.urgent.into(),
         NVMED_PARAM_WEIGHT => cut(io.weight.into()),
         NVMED_PARAM_TIMEOUT_MS => cut(io.timeout_us / 1000),
         NVMED_PARAM_REPLAY => (io.on_reset == OnReset::Replay).into(),
@@ -72,6 +74,7 @@ pub(crate) fn set(handle: &Handle, feature: c_int, value: c_int) -> Result<(), F
         HANDLE_INTERRUPT if value != 0 => settings.io.completion = Completions::Interrupt,
         HANDLE_INTERRUPT => settings.io.completion = Completions::Adaptive,
         NVMED_PARAM_READAHEAD => settings.readahead_bytes = count,
+        NVMED_PARAM_URGENT => settings.urgent = value != 0,
         _ => set_io(&mut settings.io, feature, count).ok_or_else(|| match get(handle, feature) {
             Ok(_) => wrong(),
             Err(unknown) => unknown,

@@ -1,5 +1,6 @@
 //! Asynchronous calls of open files.
 
+use crate::aio::is_urgent;
 use crate::buffer;
 use crate::calls::{Direction, check, offset_of};
 use crate::descriptors::Open;
@@ -21,8 +22,8 @@ pub type Done = extern "C" fn(*mut NvmedFsAio, *mut c_void);
 pub struct NvmedFsAio {
     /// The file.
     pub fd: c_int,
-    /// 0.
-    pub reserved: c_int,
+    /// `NVMED_AIO_URGENT`.
+    pub flags: u32,
     /// In the file.
     pub offset: off_t,
     /// Bytes.
@@ -125,12 +126,15 @@ unsafe fn start(aio: *mut NvmedFsAio, direction: Option<Direction>) -> c_int {
         }
         // SAFETY: not NULL; the caller vouches for the rest, here and below.
         let (fd, offset, len, buf) = unsafe { ((*aio).fd, (*aio).offset, (*aio).len, (*aio).buf) };
+        // SAFETY: as above.
+        let is_urgent = is_urgent(unsafe { (*aio).flags })?;
         let open = Open::of(fd)?;
-        let (ticket, copied) = match direction {
-            None => (open.file.submit_fsync(), None),
+        let begin = || match direction {
+            None => Ok((open.file.submit_fsync(), None)),
             // SAFETY: as the caller vouches.
-            Some(direction) => unsafe { begin(&open.file, direction, buf, len, offset_of(offset)?) }?,
+            Some(direction) => unsafe { begin(&open.file, direction, buf, len, offset_of(offset)?) },
         };
+        let (ticket, copied) = if is_urgent { open.file.files().urgently(begin) } else { begin() }?;
         let pending = Pending { ticket, copied, _user: User::new(&open.user.0) };
         let name = FLIGHTS.add(Arc::new(Flight { call: Mutex::new(Some(pending)) }))?;
         // SAFETY: as above.

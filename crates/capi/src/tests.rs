@@ -104,7 +104,7 @@ fn commands() -> String {
     }
     layout!(
         out, "NVMED_AIO_CTX", aio::AioCtx, handle, offset, len, buf, aio_callback, cb_userdata, private_data,
-        prp_list as "prpList", status, error, result, lba, nvme_status, opcode, reserved
+        prp_list as "prpList", status, error, result, lba, nvme_status, opcode, flags
     );
     out.push_str(
         "_Static_assert(offsetof(NVMED_AIO_CTX, start_lba) == offsetof(NVMED_AIO_CTX, offset), \"\");\n",
@@ -151,11 +151,13 @@ fn handle_constants() -> String {
         features::NVMED_PARAM_REPLAY,
         features::NVMED_PARAM_RATE_IOPS,
         features::NVMED_PARAM_RATE_KIB,
+        features::NVMED_PARAM_URGENT,
         aio::AIO_PROCESS,
         aio::AIO_COMPLETE,
         aio::NVMED_AIO_ERROR,
         aio::NVMED_AIO_BUSY,
-        aio::NVMED_AIO_QUEUED
+        aio::NVMED_AIO_QUEUED,
+        aio::NVMED_AIO_URGENT
     );
     out
 }

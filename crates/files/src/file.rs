@@ -66,6 +66,10 @@ impl OpenFile {
             direct: AtomicBool::new(policy.direct),
             offset: Mutex::new(0),
         };
+        // Of a path that a rule makes urgent it stays so.
+        if policy.urgent {
+            open.file().set_urgent(true);
+        }
         if let Some(bytes) = policy.readahead_bytes {
             open.file().set_readahead(bytes);
         }

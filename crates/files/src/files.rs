@@ -10,6 +10,8 @@ use nvmed_fs::{
     Credentials, FileSystem, Follow, FsError, Node, Object, OpenFlags, RenameFlags, SetXattr, Stat, StatFs,
     Time,
 };
+use nvmed_io::Source;
+use nvmed_io::caller::{self, Urgency};
 use nvmed_stack::{Caller, Config, Mount, StackError, Surroundings};
 use std::sync::Arc;
 
@@ -78,8 +80,18 @@ impl Files {
         })
     }
 
-    /// Has a thread of the mount make `call`; calls with the same `order` are made one after the other.
+    /// Does `work` with its calls, the asynchronous ones that it begins among them, passing others on the way to the
+    /// device.
+    pub fn urgently<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.device().expect_urgent(Source::Told);
+        caller::with(Urgency::Urgent, work)
+    }
+
+    /// Has a thread of the mount make `call`, as urgently as who asks for it; calls with the same `order` are made one
+    /// after the other.
     pub fn run(&self, order: u64, call: impl FnOnce() -> Result<usize, FsError> + Send + 'static) -> Ticket {
+        let urgency = caller::now();
+        let call = move || caller::with(urgency, call);
         Ticket { work: Work::Job(self.workers.run(order, Box::new(call))), buffer: None }
     }
 

@@ -11,6 +11,9 @@ pub struct Policy {
     pub io: Option<HandleSettings>,
     /// A queue for this file alone, with depth, priority and scheduler of its own; else it shares the mount's.
     pub queue: Option<QueueSettings>,
+    /// Its calls pass others on the way to the device, whoever makes them; [`crate::Files::urgently`] does it for single
+    /// calls.
+    pub urgent: bool,
     /// Largest readahead window, in bytes (`ffs_readahead` for one file); none: as the mount has it.
     pub readahead_bytes: Option<u64>,
     /// Bytes allocated ahead when the file grows (`ffs_prealloc` for one file); none: as the mount has it.
@@ -19,8 +22,14 @@ pub struct Policy {
 
 impl Policy {
     /// Past the cache, everything else as the mount has it.
-    pub const DIRECT: Self =
-        Self { direct: true, io: None, queue: None, readahead_bytes: None, prealloc_bytes: None };
+    pub const DIRECT: Self = Self {
+        direct: true,
+        io: None,
+        queue: None,
+        urgent: false,
+        readahead_bytes: None,
+        prealloc_bytes: None,
+    };
 
     /// Whether the file needs a handle of its own.
     pub(crate) fn has_handle(&self) -> bool {

@@ -207,7 +207,8 @@ static void handles(void)
 	MUST(nvmed_handle_feature_get(handle, HANDLE_INTERRUPT) == 1);
 	static const int values[][2] = {{NVMED_PARAM_COMPLETION, NVMED_COMPLETION_POLL}, {NVMED_PARAM_PRIORITY, 1},
 		{NVMED_PARAM_STREAM, 3}, {NVMED_PARAM_READAHEAD, 65536}, {NVMED_PARAM_WEIGHT, 7}, {NVMED_PARAM_TIMEOUT_MS, 5000},
-		{NVMED_PARAM_REPLAY, 1}, {NVMED_PARAM_RATE_IOPS, 1000}, {NVMED_PARAM_RATE_KIB, 4}, {HANDLE_SYNC_IO, 0}};
+		{NVMED_PARAM_REPLAY, 1}, {NVMED_PARAM_RATE_IOPS, 1000}, {NVMED_PARAM_RATE_KIB, 4},
+		{NVMED_PARAM_URGENT, 1}, {NVMED_PARAM_URGENT, 0}, {HANDLE_SYNC_IO, 0}};
 	for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
 		MUST(nvmed_handle_feature_set(handle, values[i][0], values[i][1]) == 0);
 		MUST(nvmed_handle_feature_get(handle, values[i][0]) == values[i][1]);
@@ -270,7 +271,8 @@ static void asynchronous(int flags)
 	/* Half in registered memory and aligned, half neither. */
 	for (int i = 0; i < 40; i++) {
 		ctx[i] = (NVMED_AIO_CTX){.handle = handle, .offset = i * 8192 + i % 2, .len = i % 2 ? 5000 : 4096,
-			.buf = i % 2 ? data[i] : memory + i * 4096, .aio_callback = count, .cb_userdata = &called};
+			.buf = i % 2 ? data[i] : memory + i * 4096, .aio_callback = count, .cb_userdata = &called,
+			.flags = i % 3 ? 0 : NVMED_AIO_URGENT};
 		memset(ctx[i].buf, 'a' + i % 26, ctx[i].len);
 		MUST(nvmed_aio_write(&ctx[i]) == NVMED_AIO_QUEUED && ctx[i].opcode == 1);
 	}
@@ -311,6 +313,9 @@ static void asynchronous(int flags)
 	MUST(nvmed_aio_read(&bad) == NVMED_AIO_ERROR && errno == EFAULT);
 	bad = (NVMED_AIO_CTX){.len = 512, .buf = memory};
 	MUST(nvmed_aio_read(&bad) == NVMED_AIO_ERROR && errno == EBADF);
+	bad.flags = 2;
+	MUST(nvmed_aio_read(&bad) == NVMED_AIO_ERROR && errno == EINVAL);
+	bad.flags = 0;
 	MUST(nvmed_aio_read(NULL) == NVMED_AIO_ERROR && errno == EFAULT);
 	bad = (NVMED_AIO_CTX){.handle = handle, .buf = memory};
 	MUST(nvmed_aio_read(&bad) == NVMED_AIO_QUEUED && nvmed_aio_handle_wait(handle) == 1 && bad.result == 0);

@@ -151,6 +151,9 @@ static void data(int flags)
 	}
 	CHECK(nvmedfs_set_param(fd, NVMED_PARAM_READAHEAD, 0) == 0 && nvmedfs_set_param(fd, NVMEDFS_PARAM_PREALLOC, 65536) == 0);
 	FAILS(nvmedfs_set_param(fd, NVMEDFS_PARAM_PREALLOC, -1), EINVAL);
+	CHECK(nvmedfs_get_param(fd, NVMED_PARAM_URGENT) == 0 && nvmedfs_set_param(fd, NVMED_PARAM_URGENT, 1) == 0);
+	CHECK(nvmedfs_get_param(fd, NVMED_PARAM_URGENT) == 1 && nvmedfs_pwrite(fd, block, sizeof block, 0) == sizeof block);
+	CHECK(nvmedfs_fsync(fd) == 0 && nvmedfs_set_param(fd, NVMED_PARAM_URGENT, 0) == 0);
 	CHECK(nvmedfs_close(fd) == 0 && nvmedfs_unlink(fs, "/data") == 0);
 }
 
@@ -222,6 +225,9 @@ static void policies(void)
 	CHECK(nvmedfs_get_param(fd, NVMED_PARAM_COMPLETION) == NVMED_COMPLETION_POLL);
 	CHECK(nvmedfs_set_param(fd, NVMED_PARAM_RATE_IOPS, 100000) == 0 && nvmedfs_get_param(fd, NVMED_PARAM_RATE_IOPS) == 100000);
 	CHECK(nvmedfs_close(fd) == 0);
+	policy.flags |= NVMEDFS_URGENT;
+	fd = nvmedfs_open_policy(fs, "/policy", O_RDWR, 0, &policy);
+	CHECK(fd >= 0 && nvmedfs_get_param(fd, NVMED_PARAM_URGENT) == 1 && nvmedfs_close(fd) == 0);
 	policy.flags = 0;
 	FAILS(nvmedfs_open_policy(fs, "/policy", O_RDONLY, 0, &policy), EINVAL);
 	policy.flags = 1u << 30;
