@@ -11,8 +11,8 @@ pub struct Policy {
     pub io: Option<HandleSettings>,
     /// A queue for this file alone, with depth, priority and scheduler of its own; else it shares the mount's.
     pub queue: Option<QueueSettings>,
-    /// Its calls pass others on the way to the device, whoever makes them; [`crate::Files::urgently`] does it for single
-    /// calls.
+    /// Its calls pass others on the way to the device, whoever makes them; [`crate::Files::urgently`] does it for
+    /// single calls.
     pub urgent: bool,
     /// Largest readahead window, in bytes (`ffs_readahead` for one file); none: as the mount has it.
     pub readahead_bytes: Option<u64>,
