@@ -7,7 +7,7 @@ use crate::command::{Command, Kind, Ticket};
 use crate::contents::SplitMix;
 use crate::drive::Drive;
 use crate::fifo::NONE;
-use crate::host_memory::HostPages;
+use crate::host_memory::{HostPages, Moved};
 use crate::layer::{Layer, SLOT, UNMAPPED};
 use crate::profile::tests::small;
 use crate::profile::{
@@ -25,6 +25,7 @@ impl<W: Words> Layer<W> {
         }
         self.audit_map_pages();
         self.audit_host_memory();
+        self.audit_written();
         self.audit_owners();
         (0..self.groups.len()).for_each(|group| self.audit_group(group));
         self.audit_buffer();
@@ -118,7 +119,9 @@ impl<W: Words> Layer<W> {
 
     fn audit_buffer(&self) {
         let slots = || self.buffer.slots.iter();
-        let busy = slots().filter(|slot| matches!(slot.stage, Stage::Filling | Stage::Leaving)).count();
+        let busy = slots()
+            .filter(|slot| matches!(slot.stage, Stage::Filling | Stage::Leaving | Stage::Coming))
+            .count();
         assert_eq!(self.busy_slots, busy, "slots that are in programs or filled");
         let mut links = self.buffer.slots.clone();
         let mut gathered = 0;
@@ -184,8 +187,9 @@ struct Life {
     commands: u64,
     /// Absent, the host never gives memory.
     host: Option<SplitMix>,
-    /// Moves between the drive and the host's memory.
+    /// Moves between the drive and the host's memory, and those of what was written.
     moves: u64,
+    writes_moved: u64,
 }
 
 impl Life {
@@ -194,7 +198,12 @@ impl Life {
         profile.check().expect("the profile of a test");
         let mut drive =
             Drive::new(array, depth as u32, Tables::on_heap(&profile)).expect("the profile of a test");
-        drive.layer_mut().expect("a drive with a layer").contents.is_followed = true;
+        let layer = drive.layer_mut().expect("a drive with a layer");
+        layer.contents.is_followed = true;
+        if host.is_some() {
+            // So little that writes wait for room; the largest one has 12 units.
+            layer.buffer.set_room(12 + depth);
+        }
         Self {
             drive,
             now: 0,
@@ -207,6 +216,7 @@ impl Life {
             commands: 0,
             host,
             moves: 0,
+            writes_moved: 0,
         }
     }
 
@@ -245,10 +255,11 @@ impl Life {
     /// Now and then the host gives memory, or takes it back.
     fn change_host_memory(&mut self) {
         let Some(dice) = self.host.as_mut().filter(|_| self.commands.is_multiple_of(16)) else { return };
-        let (map, read) = (dice.below(6) as u32, dice.below(40) as u32);
+        let (map, read, write) =
+            (dice.below(6) as u32, dice.below(40) as u32, [0, 8, 60, 600][dice.below(4) as usize]);
         match (dice.below(4), self.drive.host.is_some()) {
             (0, true) => self.drive.end_host_memory(self.now),
-            (0 | 1, false) => self.drive.give_host_memory(HostPages { map, read }),
+            (0 | 1, false) => self.drive.give_host_memory(HostPages { map, read, write }),
             _ => {}
         }
     }
@@ -258,6 +269,7 @@ impl Life {
         let before = self.moves;
         while let Some(of) = self.drive.next_move() {
             self.moves += 1;
+            self.writes_moved += u64::from(matches!(of.what, Moved::Written(_)));
             if self.host.as_mut().is_some_and(|dice| dice.below(16) == 0) {
                 self.drive.move_failed(self.now, &of);
             }
@@ -301,8 +313,9 @@ impl Life {
         }
     }
 
-    /// Waits until all has ended; answers how many blocks were erased, and how much moved between drive and host.
-    fn end(mut self) -> (u64, u64) {
+    /// Waits until all has ended; answers how many blocks were erased, and how much moved between drive and host, and
+    /// of that how much that was written.
+    fn end(mut self) -> (u64, [u64; 2]) {
         while !self.under_way.is_empty() {
             self.complete();
         }
@@ -314,7 +327,7 @@ impl Life {
         self.layer().audit_rest();
         self.drive.array().audit_urgent_rest();
         assert!(self.layer().contents.checks > 0, "nothing was checked");
-        (self.layer().counts().erases, self.moves)
+        (self.layer().counts().erases, [self.moves, self.writes_moved])
     }
 }
 
@@ -380,9 +393,10 @@ fn full(dice: &mut SplitMix) -> ArrayProfile {
     }
 }
 
-/// Lives of drives that begin full, each with its own random numbers; answers how much moved between drives and hosts.
-fn lives(count: u64, live: impl Fn(&mut Life, &mut SplitMix, u64)) -> u64 {
-    let (mut erases, mut moves) = (0, 0);
+/// Lives of drives that begin full, each with its own random numbers; answers how much moved between drives and hosts,
+/// and of that how much that was written.
+fn lives(count: u64, live: impl Fn(&mut Life, &mut SplitMix, u64)) -> [u64; 2] {
+    let (mut erases, mut moves) = (0, [0; 2]);
     for seed in 0..count {
         println!("life {seed}");
         let mut dice = SplitMix(seed);
@@ -395,7 +409,8 @@ fn lives(count: u64, live: impl Fn(&mut Life, &mut SplitMix, u64)) -> u64 {
         }
         live(&mut life, &mut dice, units);
         let (erased, moved) = life.end();
-        (erases, moves) = (erases + erased, moves + moved);
+        erases += erased;
+        moves.iter_mut().zip(moved).for_each(|(sum, count)| *sum += count);
     }
     assert!(erases > 20 * count, "collection hardly ran: {erases} erases");
     moves
@@ -403,7 +418,7 @@ fn lives(count: u64, live: impl Fn(&mut Life, &mut SplitMix, u64)) -> u64 {
 
 #[test]
 fn random_commands_on_full_drives() {
-    let moves = lives(60, |life, dice, units| {
+    let [moves, written] = lives(60, |life, dice, units| {
         for _ in 0..400 {
             let first = dice.below(units);
             let count = 1 + dice.below(12.min(units - first));
@@ -420,6 +435,7 @@ fn random_commands_on_full_drives() {
         }
     });
     assert!(moves > 2_000, "hardly anything moved between drives and hosts: {moves}");
+    assert!(written > 1_000, "hardly anything that was written lay in the hosts' memory: {written}");
 }
 
 #[test]

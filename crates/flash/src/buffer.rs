@@ -13,6 +13,10 @@ pub(crate) enum Stage {
     Gathered,
     /// It is in a program.
     Leaving,
+    /// It lies in the host's memory, and takes no room of the drive's.
+    Abroad,
+    /// It comes from there, and has room.
+    Coming,
 }
 
 /// A logical unit in memory.
@@ -43,10 +47,28 @@ impl Linked for Slot {
     }
 }
 
+const EMPTY: Slot = Slot {
+    unit: NONE,
+    stage: Stage::Free,
+    version: 0,
+    old: NONE,
+    old_version: 0,
+    waiter: NONE,
+    kind: 0,
+    is_urgent: false,
+    next: NONE,
+    before: NONE,
+    after: NONE,
+};
+
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer {
-    pub slots: Box<[Slot]>,
+    /// As many as the drive's own memory has room for, and as many as ever were [`Stage::Abroad`] at once.
+    pub slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Units that the drive's own memory has room for, without what is promised; less than none while it has some that
+    /// the host does not keep any more.
+    room: isize,
     /// Slots that were promised to commands whose bytes are on their way.
     promised: usize,
     oldest: u32,
@@ -56,22 +78,10 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     pub fn new(slots: usize) -> Self {
-        let empty = Slot {
-            unit: NONE,
-            stage: Stage::Free,
-            version: 0,
-            old: NONE,
-            old_version: 0,
-            waiter: NONE,
-            kind: 0,
-            is_urgent: false,
-            next: NONE,
-            before: NONE,
-            after: NONE,
-        };
         Self {
-            slots: vec![empty; slots].into(),
+            slots: vec![EMPTY; slots],
             free: (0..slots as u32).rev().collect(),
+            room: slots as isize,
             promised: 0,
             oldest: NONE,
             newest: NONE,
@@ -81,11 +91,22 @@ impl Buffer {
 
     /// Promises so many slots; whether there are as many.
     pub fn promise(&mut self, slots: usize) -> bool {
-        let fits = self.free.len() - self.promised >= slots;
+        let fits = self.room >= slots as isize;
         if fits {
-            self.promised += slots;
+            self.owe(slots);
         }
         fits
+    }
+
+    /// Promises so many slots, whether or not there are as many.
+    pub(crate) fn owe(&mut self, slots: usize) {
+        self.promised += slots;
+        self.room -= slots as isize;
+    }
+
+    /// Units that the drive's own memory has room for; less than none while it has too many.
+    pub(crate) fn room(&self) -> isize {
+        self.room
     }
 
     /// Whether bytes are on their way to promised slots.
@@ -96,13 +117,42 @@ impl Buffer {
     /// Takes back the promise of a slot that is not needed.
     pub(crate) fn forgo(&mut self) {
         self.promised -= 1;
+        self.room += 1;
     }
 
     /// A promised slot for the newest version of a unit.
     #[inline]
-    pub fn take(&mut self, unit: u32, (old, old_version): (u32, u64), stage: Stage) -> u32 {
+    pub fn take(&mut self, unit: u32, old: (u32, u64), stage: Stage) -> u32 {
         self.promised -= 1;
-        let slot = self.free.pop().expect("what was promised is there");
+        self.add(unit, old, stage)
+    }
+
+    /// A slot for the newest version of a unit, which goes to the host's memory.
+    pub(crate) fn take_abroad(&mut self, unit: u32, old: (u32, u64), kind: usize) -> u32 {
+        let slot = self.add(unit, old, Stage::Abroad);
+        self.slots[slot as usize].kind = kind as u8;
+        slot
+    }
+
+    /// What is abroad has room in the drive's own memory from now on, though there may be none.
+    pub(crate) fn take_home(&mut self, slot: u32, stage: Stage) {
+        self.room -= 1;
+        self.slots[slot as usize].stage = stage;
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        self.slots.push(EMPTY);
+        self.slots.len() as u32 - 1
+    }
+
+    #[inline]
+    fn add(&mut self, unit: u32, (old, old_version): (u32, u64), stage: Stage) -> u32 {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            // What is abroad has some of the slots.
+            None => self.grow(),
+        };
         self.version += 1;
         let before = std::mem::replace(&mut self.newest, slot);
         match before {
@@ -139,6 +189,7 @@ impl Buffer {
         }
         self.slots[slot as usize].stage = Stage::Free;
         self.free.push(slot);
+        self.room += 1;
     }
 
     /// The newest version.
@@ -151,5 +202,13 @@ impl Buffer {
     #[inline]
     pub(crate) fn oldest_version(&self) -> Option<u64> {
         (self.oldest != NONE).then(|| self.slots[self.oldest as usize].version)
+    }
+}
+
+#[cfg(test)]
+impl Buffer {
+    /// Makes the drive's own memory as small as a profile cannot say.
+    pub fn set_room(&mut self, units: usize) {
+        self.room = units as isize;
     }
 }

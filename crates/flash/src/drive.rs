@@ -317,6 +317,9 @@ impl<W: Words> Drive<W> {
             return;
         }
         layer.work(&mut self.array, now);
+        if self.host.is_some() {
+            self.go_on_at_once(now);
+        }
         while let Some((command, bytes)) = self.layer.as_mut().and_then(Layer::next_write) {
             self.receive(now, command, bytes);
         }
@@ -398,7 +401,10 @@ impl<W: Words> Drive<W> {
         match (kind, &mut self.layer) {
             (Kind::Read, _) if bytes > 0 => self.read(now, command, (start, bytes)),
             (Kind::Write { .. }, None) if bytes > 0 => self.receive(now, command, bytes),
-            (Kind::Write { .. }, Some(layer)) if bytes > 0 => layer.write(command, (start, bytes), has_rank),
+            (Kind::Write { fua }, Some(layer)) if bytes > 0 => {
+                layer.waiting.durable[command as usize] = fua;
+                layer.write(command, (start, bytes), has_rank);
+            }
             (Kind::Flush, Some(layer)) => layer.flush(command),
             (Kind::Deallocate, Some(layer)) => {
                 layer.deallocate(start, bytes);
@@ -497,6 +503,15 @@ impl<W: Words> Drive<W> {
                 }
             }
             (_, None) => {}
+        }
+    }
+
+    /// Begins what has waited for map pages that were at hand at once, and lets the layer go on with it.
+    #[cold]
+    fn go_on_at_once(&mut self, now: u64) {
+        while self.layer.as_ref().is_some_and(Layer::has_translated) {
+            self.go_on(now);
+            self.layer.iter_mut().for_each(|layer| layer.work(&mut self.array, now));
         }
     }
 

@@ -4,6 +4,7 @@
 use crate::array::{Array, Class, Owner};
 use crate::chain::{Chain, Chained, Links};
 use crate::fifo::NONE;
+use crate::host_writes::Written;
 use crate::layer::{Layer, SLOT, UNMAPPED};
 use crate::map_cache::MapRank;
 use crate::profile::UNIT_BYTES;
@@ -17,6 +18,9 @@ pub struct HostPages {
     pub map: u32,
     /// Slots of units that were read, the ones after those.
     pub read: u32,
+    /// Slots of units that were written and are not programmed, the ones after those; of use where there is a write
+    /// buffer.
+    pub write: u32,
 }
 
 /// What moves between the drive and its host's memory.
@@ -24,8 +28,10 @@ pub struct HostPages {
 pub enum Moved {
     /// A page of the map, by its number: [`crate::Flash::map_page`].
     MapPage(u32),
-    /// A logical unit of data.
+    /// A logical unit of data that is in flash.
     Unit(u32),
+    /// A logical unit of data that was written, and is not programmed.
+    Written(u32),
 }
 
 /// Something has passed between the drive and a slot of its host's memory.
@@ -67,8 +73,10 @@ pub(crate) struct HostSlot {
     rank: MapRank,
     /// The command that reads the unit from flash.
     reader: u32,
-    /// Commands to which the unit comes.
-    gets: u32,
+    /// The slot of the write buffer that the unit has.
+    pub buffered: u32,
+    /// Commands to which the unit comes, and the write buffer if it does.
+    pub gets: u32,
     links: Links,
 }
 
@@ -98,19 +106,20 @@ enum Found {
 
 /// One use of the buffer.
 #[derive(Clone, Debug)]
-struct Share {
-    free: Vec<u32>,
+pub(crate) struct Share {
+    pub free: Vec<u32>,
     /// Slots that nothing passes to or from, the least recently used first.
-    here: Chain,
+    pub here: Chain,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct HostMemory {
     pub slots: Box<[HostSlot]>,
-    /// The first slot of units.
-    first_unit_slot: u32,
-    /// Map pages, and units.
-    shares: [Share; 2],
+    /// The first slot of units that were read, and of those that were written.
+    firsts: [u32; 2],
+    /// Map pages, units that were read, and units that were written.
+    pub shares: [Share; 3],
+    pub written: Written,
     /// By map page, its slot.
     of_map_page: Box<[u32]>,
     /// By unit, its slot.
@@ -122,6 +131,7 @@ pub(crate) struct HostMemory {
 
 const MAP: usize = 0;
 const READ: usize = 1;
+pub(crate) const WRITE: usize = 2;
 
 impl HostMemory {
     fn new(pages: HostPages, map_pages: usize) -> Self {
@@ -131,15 +141,18 @@ impl HostMemory {
             is_in_vain: false,
             rank: MapRank::Late,
             reader: NONE,
+            buffered: NONE,
             gets: 0,
             links: Links::default(),
         };
-        let end = pages.map + pages.read;
+        let firsts = [pages.map, pages.map + pages.read];
+        let end = firsts[1] + pages.write;
         let share = |slots: std::ops::Range<u32>| Share { free: slots.rev().collect(), here: Chain::new(0) };
         Self {
             slots: vec![empty; end as usize].into(),
-            first_unit_slot: pages.map,
-            shares: [share(0..pages.map), share(pages.map..end)],
+            firsts,
+            shares: [share(0..firsts[0]), share(firsts[0]..firsts[1]), share(firsts[1]..end)],
+            written: Written::new(pages.write as usize),
             of_map_page: vec![NONE; map_pages].into(),
             of_unit: HashMap::with_capacity(pages.read as usize),
             puts: VecDeque::new(),
@@ -147,13 +160,14 @@ impl HostMemory {
         }
     }
 
-    fn share(&mut self, slot: u32) -> &mut Share {
-        &mut self.shares[usize::from(slot >= self.first_unit_slot)]
+    /// The share that a slot is of.
+    fn share_of(&self, slot: u32) -> usize {
+        self.firsts.iter().filter(|&&first| slot >= first).count()
     }
 
     /// A slot for something else, the least recently used one if all have something; `None` when something passes to or
     /// from each.
-    fn take(&mut self, share: usize, what: Moved, stage: Stage) -> Option<u32> {
+    pub(crate) fn take(&mut self, share: usize, what: Moved, stage: Stage) -> Option<u32> {
         if self.shares[share].free.is_empty() {
             let oldest = self.shares[share].here.first()?;
             self.forget(oldest);
@@ -165,17 +179,18 @@ impl HostMemory {
     }
 
     /// What a slot has, or is to have, is not of use any more.
-    fn forget(&mut self, slot: u32) {
+    pub(crate) fn forget(&mut self, slot: u32) {
         match self.slots[slot as usize].what {
             Moved::MapPage(page) => self.of_map_page[page as usize] = NONE,
             Moved::Unit(unit) => {
                 self.of_unit.remove(&unit);
             }
+            Moved::Written(_) => self.written.forget(self.slots[slot as usize].buffered),
         }
         match self.slots[slot as usize].stage {
             Stage::Leaving | Stage::Coming => self.slots[slot as usize].is_in_vain = true,
             Stage::Here => {
-                let at = usize::from(slot >= self.first_unit_slot);
+                let at = self.share_of(slot);
                 self.shares[at].here.remove(&mut self.slots, slot);
                 self.free(slot);
             }
@@ -186,13 +201,17 @@ impl HostMemory {
 
     fn free(&mut self, slot: u32) {
         self.slots[slot as usize].stage = Stage::Free;
-        self.share(slot).free.push(slot);
+        let at = self.share_of(slot);
+        self.shares[at].free.push(slot);
+        if at == WRITE {
+            self.written.freed();
+        }
     }
 
     /// A slot rests, as the one that was used last.
     fn rest(&mut self, slot: u32) {
         self.slots[slot as usize].stage = Stage::Here;
-        let at = usize::from(slot >= self.first_unit_slot);
+        let at = self.share_of(slot);
         self.shares[at].here.push(&mut self.slots, slot);
     }
 
@@ -268,6 +287,11 @@ impl HostMemory {
         if !is_done && !self.slots[slot as usize].is_in_vain {
             self.forget(slot);
         }
+        self.get_has_ended(slot);
+    }
+
+    /// A get of a unit has ended: with the last one, its slot is free or rests.
+    pub(crate) fn get_has_ended(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
         entry.gets -= 1;
         match (entry.gets, entry.is_in_vain) {
@@ -293,6 +317,7 @@ impl<W: Words> Layer<W> {
             let entry = memory.slots[passing.slot as usize];
             in_memory.extend(self.read_instead(array, &entry, passing));
         }
+        self.bring_home(memory.written);
         in_memory
     }
 
@@ -314,6 +339,7 @@ impl<W: Words> Layer<W> {
                 self.submit_read(array, (Class::Host, false), place, (bytes, Owner::Piece(passing.command)));
                 None
             }
+            Moved::Written(_) => (passing.command != NONE).then_some((passing.command, passing.bytes)),
         }
     }
 
@@ -360,11 +386,15 @@ impl<W: Words> Layer<W> {
         }
     }
 
-    /// Lets a unit in flash come from the buffer; whether it does. Otherwise it is read from flash, and kept if the
-    /// command reads all of it.
+    /// Lets a unit come from the buffer; whether it does. Otherwise it is in memory, or is read from flash, and kept if
+    /// the command reads all of it.
     #[cold]
     pub(crate) fn read_from_host(&mut self, unit: u32, command: u32, bytes: u64) -> bool {
-        let Some(memory) = &mut self.host_memory else { return false };
+        let entry = self.map.get(unit as usize).copied().unwrap_or(UNMAPPED);
+        if entry & SLOT != 0 {
+            return self.read_written(entry & !SLOT, command, bytes);
+        }
+        let Some(memory) = self.host_memory.as_mut().filter(|_| entry != UNMAPPED) else { return false };
         if memory.find_unit(unit, command, bytes) {
             self.awake = true;
             return true;
@@ -393,7 +423,14 @@ impl<W: Words> Layer<W> {
     /// A put has ended, as it should or not.
     pub(crate) fn put_ended(&mut self, slot: u32, is_done: bool) {
         self.counts.host_puts += u64::from(is_done);
-        self.host_memory.iter_mut().for_each(|memory| memory.put_ended(slot, is_done));
+        let Some(memory) = &mut self.host_memory else { return };
+        let HostSlot { what, buffered, is_in_vain, .. } = memory.slots[slot as usize];
+        memory.put_ended(slot, is_done);
+        if matches!(what, Moved::Written(_)) && !is_done && !is_in_vain {
+            self.written_stayed(buffered);
+        }
+        // A slot may be free that a write waits for.
+        self.awake |= matches!(what, Moved::Written(_));
     }
 
     /// What was to come from a slot is there, or has to be read from flash. Bytes of a unit that go out to their
@@ -412,6 +449,10 @@ impl<W: Words> Layer<W> {
                 memory.free(passing.slot);
             }
             Moved::Unit(_) => memory.unit_came(passing.slot, is_done),
+            Moved::Written(_) => {
+                self.counts.host_gets += u64::from(is_done);
+                return self.written_came(passing, is_done);
+            }
         }
         if !is_done {
             return self.read_instead(array, &slot, passing);
@@ -422,7 +463,7 @@ impl<W: Words> Layer<W> {
                 self.map_page_came(page);
                 None
             }
-            Moved::Unit(_) => Some((passing.command, passing.bytes)),
+            Moved::Unit(_) | Moved::Written(_) => Some((passing.command, passing.bytes)),
         }
     }
 }
@@ -442,7 +483,7 @@ impl<W: Words> Layer<W> {
             memory.shares.iter().flat_map(|share| share.here.listed(&memory.slots)).collect::<Vec<_>>();
         here.sort_unstable();
         assert_eq!(here, those(|slot| slot.stage == Stage::Here), "slots of host memory that rest");
-        let mut named = 0;
+        let (mut named, mut of_written) = (0, 0);
         for (number, slot) in memory.slots.iter().enumerate() {
             if slot.stage == Stage::Free || slot.is_in_vain {
                 continue;
@@ -461,9 +502,13 @@ impl<W: Words> Layer<W> {
                     let entry = self.map[unit as usize];
                     assert!(entry & SLOT == 0 && entry != UNMAPPED, "unit {unit} has changed");
                 }
+                Moved::Written(_) => {
+                    assert_eq!(memory.written.slot_of(slot.buffered), Some(number as u32));
+                    of_written += 1;
+                }
             }
         }
         let of_pages = memory.of_map_page.iter().filter(|&&slot| slot != NONE).count();
-        assert_eq!(of_pages + memory.of_unit.len(), named, "names of slots of host memory");
+        assert_eq!(of_pages + memory.of_unit.len() + of_written, named, "names of slots of host memory");
     }
 }

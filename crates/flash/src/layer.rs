@@ -165,7 +165,7 @@ impl<W: Words> Layer<W> {
             urgent: UrgentGather::of(array, geometry.kinds()),
             forced: 0,
             busy_slots: 0,
-            waiting: Waiting { units: vec![0; tickets].into(), ..Waiting::default() },
+            waiting: Waiting::new(tickets),
             rows: Vec::new(),
             free_rows: Vec::new(),
             row_units: Vec::new(),
@@ -230,6 +230,9 @@ impl<W: Words> Layer<W> {
         if !self.urgent.is_empty() {
             self.program_urgent(array, now);
         }
+        if self.host_memory.is_some() {
+            self.fetch_written();
+        }
         self.program_gathered(array);
         self.admit_writes(array);
         let programmed = self.buffer.oldest_version().unwrap_or(u64::MAX);
@@ -250,10 +253,10 @@ impl<W: Words> Layer<W> {
                 return;
             }
             let units = (start + bytes).div_ceil(UNIT_BYTES) - start / UNIT_BYTES;
-            if !self.buffer.promise(units as usize) {
+            if !self.buffer.promise(units as usize) && !self.promise_in_host(command, (start, bytes)) {
                 if self.busy_slots == 0 && !self.buffer.has_promised() {
                     // Nothing that is under way makes room, or fills a stripe: what is gathered waits for no more.
-                    self.force();
+                    self.force_gathered();
                     self.program_gathered(array);
                 }
                 return;
@@ -304,10 +307,10 @@ impl<W: Words> Layer<W> {
             let entry = self.map.get(unit as usize).copied().unwrap_or(UNMAPPED);
             #[cfg(test)]
             self.check_unit(unit as u32, entry);
-            if entry & SLOT != 0 || entry == UNMAPPED {
-                from_memory += until - at;
-            } else if self.host_memory.is_some() && self.read_from_host(unit as u32, command, until - at) {
+            if self.host_memory.is_some() && self.read_from_host(unit as u32, command, until - at) {
                 pieces += 1;
+            } else if entry & SLOT != 0 || entry == UNMAPPED {
+                from_memory += until - at;
             } else {
                 let bytes =
                     until.next_multiple_of(self.sector_bytes) - at / self.sector_bytes * self.sector_bytes;
@@ -381,10 +384,7 @@ impl<W: Words> Layer<W> {
     /// Nothing that is gathered waits for more.
     fn force(&mut self) {
         self.forced = self.buffer.version();
-        for gather in &mut self.gathers {
-            gather.forced = gather.len;
-        }
-        self.awake = true;
+        self.force_gathered();
     }
 
     /// A write's bytes are here; whether it is done.
@@ -397,6 +397,7 @@ impl<W: Words> Layer<W> {
     ) -> bool {
         let durable = fua || self.profile.buffer_bytes == 0;
         let (first, end) = (start / UNIT_BYTES, (start + bytes).div_ceil(UNIT_BYTES));
+        let is_for_host = self.host_memory.is_some() && self.is_for_host(command);
         let (mut kind, mut of_page) = (0, 0);
         for unit in first..end {
             if of_page == 0 {
@@ -404,7 +405,9 @@ impl<W: Words> Layer<W> {
             }
             of_page -= 1;
             let is_whole = start <= unit * UNIT_BYTES && (unit + 1) * UNIT_BYTES <= start + bytes;
-            let slot = self.put(array, (unit as u32, is_whole), kind, (is_urgent, durable));
+            let abroad = if is_for_host { self.put_in_host(unit as u32, kind) } else { None };
+            let slot = abroad
+                .unwrap_or_else(|| self.put(array, (unit as u32, is_whole), kind, (is_urgent, durable)));
             #[cfg(test)]
             self.contents.write(unit as u32, slot, command);
             if durable {

@@ -29,6 +29,7 @@ mod geometry;
 mod group;
 mod host_link;
 mod host_memory;
+mod host_writes;
 mod layer;
 mod line;
 mod link;

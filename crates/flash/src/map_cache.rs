@@ -266,6 +266,11 @@ impl MapCache {
         self.ready.pop_front().map(|command| (command, self.waiters[command as usize].page))
     }
 
+    /// Whether there is one.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// Whether a map page waits for room.
     pub(crate) fn is_wanted(&self) -> bool {
         self.queues.iter().any(|queue| queue.len > 0)

@@ -87,6 +87,11 @@ impl<W: Words> Layer<W> {
         self.map_cache.as_mut().and_then(|cache| cache.next_ready())
     }
 
+    /// Whether there is one.
+    pub(crate) fn has_translated(&self) -> bool {
+        self.map_cache.as_ref().is_some_and(|cache| cache.has_ready())
+    }
+
     /// The place of a unit in flash has changed.
     #[inline]
     pub(crate) fn remapped(&mut self, unit: u32) {

@@ -12,6 +12,8 @@ pub(crate) struct Waiting {
     pub admitted: VecDeque<(u32, u64)>,
     /// Flushes, with the version that is to be programmed.
     pub flushes: VecDeque<(u64, u32)>,
+    /// By command, whether it is a write with FUA; of other commands, it says nothing.
+    pub(crate) durable: Box<[bool]>,
     /// Units, by command, that have to be programmed before it completes.
     pub units: Box<[u32]>,
     /// Commands that wait no more, and whether they were refused.
@@ -19,6 +21,11 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
+    /// Nothing waits, of so many commands.
+    pub fn new(tickets: usize) -> Self {
+        Self { units: vec![0; tickets].into(), durable: vec![false; tickets].into(), ..Self::default() }
+    }
+
     /// A write that is urgent waits behind others that are, and before the rest.
     #[cold]
     pub(crate) fn push_urgent(&mut self, command: u32, extent: (u64, u64)) {

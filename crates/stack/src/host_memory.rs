@@ -1,7 +1,7 @@
 //! What a virtual drive asks its host's memory for, as options of the device string (docs/spec/hmb.md, "Options").
 
 use crate::spec::SpecError;
-use nvmed_flash::{Medium, Profile};
+use nvmed_flash::{Medium, Profile, TranslationProfile};
 use nvmed_nvme::HmbIoSlots;
 use nvmed_units::parse_bytes;
 use nvmed_vdev::{ControllerConfig, HostMemoryConfig};
@@ -20,10 +20,21 @@ pub struct HostMemoryKeys {
     pub bytes_min: Option<u64>,
     /// `hmb_entries=`: ranges that it uses, at most.
     pub entries_max: Option<u16>,
-    /// `hmb_use=map:M+read:R`: percent of the buffer for pages of the map, and for units that were read.
-    pub shares: Option<(u32, u32)>,
+    /// `hmb_use=map:M+read:R+write:W`.
+    pub shares: Option<HostMemoryShares>,
     /// `hmb_io_slots=`: slots for HMB-I/O that the drive offers; absent, it offers none.
     pub io_slots: Option<u16>,
+}
+
+/// What a drive uses its buffer for, in percent of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostMemoryShares {
+    /// Pages of the map.
+    pub map: u32,
+    /// Units that were read.
+    pub read: u32,
+    /// Units that were written and are not programmed.
+    pub write: u32,
 }
 
 impl HostMemoryKeys {
@@ -44,7 +55,10 @@ impl HostMemoryKeys {
         options.extend(self.bytes.map(|bytes| format!("hmb={bytes}")));
         options.extend(self.bytes_min.map(|bytes| format!("hmb_min={bytes}")));
         options.extend(self.entries_max.map(|entries| format!("hmb_entries={entries}")));
-        options.extend(self.shares.map(|(map, read)| format!("hmb_use=map:{map}+read:{read}")));
+        options.extend(self.shares.map(|HostMemoryShares { map, read, write }| {
+            let write = if write == 0 { String::new() } else { format!("+write:{write}") };
+            format!("hmb_use=map:{map}+read:{read}{write}")
+        }));
         options.extend(self.io_slots.map(|slots| format!("hmb_io_slots={slots}")));
         options
     }
@@ -66,7 +80,7 @@ impl HostMemoryKeys {
         if self.bytes_min.is_some_and(|least| least > bytes) {
             return wrong("`hmb_min` is more than that; give less");
         }
-        if self.shares.is_some_and(|(map, read)| map + read > 100) {
+        if self.shares.is_some_and(|shares| shares.map + shares.read + shares.write > 100) {
             return wrong("`hmb_use` is more than 100 percent together; give less");
         }
         Ok(())
@@ -79,14 +93,21 @@ impl HostMemoryKeys {
     pub(crate) fn ask(&self, config: &mut ControllerConfig) -> Result<(), SpecError> {
         let wrong = |what| Err(SpecError::HostMemory { what });
         let Some(bytes) = self.bytes else { return Ok(()) };
-        let Some(has_map_in_flash) = map_in_flash(config.drive.as_ref()) else {
+        let Some(translation) = translation(config.drive.as_ref()) else {
             return wrong(
                 "only a drive of NAND uses its host's memory; name such a profile, or leave it out",
             );
         };
-        let (map_percent, read_percent) =
-            self.shares.unwrap_or(if has_map_in_flash { (100, 0) } else { (0, 100) });
-        if map_percent > 0 && !has_map_in_flash {
+        let has_map_in_flash = translation.map_cache.is_some();
+        let (map, read) = if has_map_in_flash { (100, 0) } else { (0, 100) };
+        let shares = self.shares.unwrap_or(HostMemoryShares { map, read, write: 0 });
+        if shares.write > 0 && translation.buffer_bytes == 0 {
+            return wrong(
+                "the drive has no write buffer, and programs each write before it completes; leave `write` out of \
+                 `hmb_use`, or give its profile `buffer_mib`",
+            );
+        }
+        if shares.map > 0 && !has_map_in_flash {
             return wrong(
                 "the drive has its whole map in its own memory; leave `map` out of `hmb_use`, or give its profile \
                  `map_cache_bytes`",
@@ -96,18 +117,19 @@ impl HostMemoryKeys {
             bytes,
             bytes_min: self.bytes_min.unwrap_or(PAGE_BYTES),
             entries_max: self.entries_max.unwrap_or(ENTRIES_MAX),
-            map_percent,
-            read_percent,
+            map_percent: shares.map,
+            read_percent: shares.read,
+            write_percent: shares.write,
         });
         config.hmb_io_slots = self.io_slots.unwrap_or(0);
         Ok(())
     }
 }
 
-/// Whether a drive of NAND has its map in flash; `None` of any other.
-fn map_in_flash(drive: Option<&Profile>) -> Option<bool> {
+/// The translation layer of a drive of NAND; `None` of any other.
+fn translation(drive: Option<&Profile>) -> Option<&TranslationProfile> {
     let Medium::Array(array) = &drive?.medium else { return None };
-    array.translation.as_ref().map(|translation| translation.map_cache.is_some())
+    array.translation.as_ref()
 }
 
 /// Bytes, of whole pages.
@@ -123,22 +145,24 @@ fn io_slots(text: &str) -> Option<u16> {
     text.parse().ok().filter(|slots| (1..=HmbIoSlots::SLOTS_MAX).contains(slots))
 }
 
-/// Percents, as `map:60+read:40`; what is not said is 0.
-fn shares(text: &str) -> Option<(u32, u32)> {
-    let (mut map, mut read) = (None, None);
+/// Percents, as `map:60+read:30+write:10`; what is not said is 0.
+fn shares(text: &str) -> Option<HostMemoryShares> {
+    let (mut map, mut read, mut write) = (None, None, None);
     for part in text.split('+') {
         let (name, percent) = part.split_once(':')?;
         let percent = percent.parse().ok().filter(|&percent: &u32| percent <= 100)?;
         let place = match name {
             "map" => &mut map,
             "read" => &mut read,
+            "write" => &mut write,
             _ => return None,
         };
         if place.replace(percent).is_some() {
             return None;
         }
     }
-    Some((map.unwrap_or(0), read.unwrap_or(0)))
+    let [map, read, write] = [map, read, write].map(|percent| percent.unwrap_or(0));
+    Some(HostMemoryShares { map, read, write })
 }
 
 #[cfg(test)]
@@ -166,14 +190,18 @@ mod tests {
             entries_max: 16,
             map_percent: 0,
             read_percent: 100,
+            write_percent: 0,
         };
         assert_eq!(plain, expected);
         let all = asked(Some("tlc"), "hmb=1M,hmb_min=64K,hmb_entries=0,hmb_use=read:25").unwrap();
         assert_eq!((all.bytes_min, all.entries_max, all.read_percent), (65_536, 0, 25));
+        let both = asked(Some("tlc"), "hmb=1M,hmb_use=write:60+read:40").unwrap();
+        assert_eq!((both.map_percent, both.read_percent, both.write_percent), (0, 40, 60));
         for (profile, options, wanted) in [
             (None, "hmb=1M", "only a drive of NAND"),
             (Some("dram"), "hmb=1M", "only a drive of NAND"),
             (Some("tlc"), "hmb=1M,hmb_use=map:10+read:10", "leave `map` out of `hmb_use`"),
+            (Some("dram"), "hmb=1M,hmb_use=write:10", "only a drive of NAND"),
         ] {
             let told = asked(profile, options).unwrap_err();
             assert!(told.contains(wanted), "{profile:?} with {options}: {told}");

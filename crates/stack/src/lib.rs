@@ -35,7 +35,7 @@ pub use device::{Open, open_device, open_engine};
 pub use drive::{NewDrive, create_drive, drive_bytes, precondition_drive};
 pub use driver::DriverKeys;
 pub use error::{PartitionError, StackError};
-pub use host_memory::HostMemoryKeys;
+pub use host_memory::{HostMemoryKeys, HostMemoryShares};
 pub use mount::{Mount, Surroundings, mount, salvage, salvage_watched};
 pub use nvmed_fs::Durability;
 pub use nvmed_stamps::STAMPS_VARIABLE;

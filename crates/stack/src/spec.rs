@@ -152,7 +152,7 @@ impl VirtualSpec {
     const OPTIONS: &str = "media=file|dram|null, size=1G, flush=host|process, write_cache=volatile|none, \
                            lba=512|4096, serial=TEXT, clock=inline|threaded|virtual, latency=200us, read_latency=80us, \
                            write_latency=20us, bandwidth=2G, profile=tlc|FILE, hmb=64M, hmb_min=4K, hmb_entries=16, \
-                           hmb_use=map:60+read:40, hmb_io_slots=64, hmb_io=8, \
+                            hmb_use=map:60+read:30+write:10, hmb_io_slots=64, hmb_io=8, \
                            faults=drop:op=read+nth=3;delay:us=500";
 
     fn set(&mut self, setting: Setting<'_>) -> Option<()> {

@@ -28,12 +28,14 @@ pub struct HostMemoryConfig {
     pub entries_max: u16,
     /// Percent of the buffer for pages of the map.
     pub map_percent: u32,
-    /// Percent of the buffer for units that were read; both together are 100 or less.
+    /// Percent of the buffer for units that were read.
     pub read_percent: u32,
+    /// Percent of the buffer for units that were written and are not programmed; all together are 100 or less.
+    pub write_percent: u32,
 }
 
 impl HostMemoryConfig {
-    /// Bytes of a buffer, at most: its slots take some 60 bytes of memory each.
+    /// Bytes of a buffer, at most: its slots take some 60 to 120 bytes of memory each.
     pub const BYTES_MAX: u64 = 16 << 30;
 
     /// # Panics
@@ -43,7 +45,8 @@ impl HostMemoryConfig {
         assert!((PAGE_BYTES..=self.bytes).contains(&self.bytes_min), "HMMIN of {} bytes", self.bytes_min);
         let is_whole = |bytes: u64| bytes.is_multiple_of(PAGE_BYTES);
         assert!(is_whole(self.bytes) && is_whole(self.bytes_min), "HMPRE and HMMIN are of whole pages");
-        assert!(self.map_percent + self.read_percent <= 100, "more than all of the buffer");
+        let percent = self.map_percent + self.read_percent + self.write_percent;
+        assert!(percent <= 100, "more than all of the buffer");
     }
 
     /// HMPRE, in pages.
@@ -59,7 +62,7 @@ impl HostMemoryConfig {
     /// How the slots of so many pages are shared out.
     pub(crate) fn share(&self, pages: u32) -> HostPages {
         let of = |percent: u32| (u64::from(pages) * u64::from(percent) / 100) as u32;
-        HostPages { map: of(self.map_percent), read: of(self.read_percent) }
+        HostPages { map: of(self.map_percent), read: of(self.read_percent), write: of(self.write_percent) }
     }
 }
 

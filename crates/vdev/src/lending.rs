@@ -38,7 +38,7 @@ impl DriveState {
         let mut bytes = [0; PAGE_BYTES as usize];
         match of.what {
             Moved::MapPage(page) => self.flash.map_page(page, &mut bytes),
-            Moved::Unit(unit) => lent.unit(media, unit, &mut bytes),
+            Moved::Unit(unit) | Moved::Written(unit) => lent.unit(media, unit, &mut bytes),
         }
         lent.put(of.slot, &bytes)
     }

@@ -76,7 +76,7 @@ fn drive(host_memory: HostMemoryConfig, (bytes_max, mappings_max): (usize, usize
 
 /// A drive that would like `bytes`, needs `bytes_min` of them, and takes so many ranges.
 fn wants(bytes: u64, bytes_min: u64, entries_max: u16) -> HostMemoryConfig {
-    HostMemoryConfig { bytes, bytes_min, entries_max, map_percent: 0, read_percent: 100 }
+    HostMemoryConfig { bytes, bytes_min, entries_max, map_percent: 0, read_percent: 100, write_percent: 0 }
 }
 
 fn used_bytes(engine: &NvmeEngine) -> u64 {

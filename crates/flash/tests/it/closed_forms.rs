@@ -334,7 +334,7 @@ fn a_host_memory_buffer_saves_the_reads_of_the_map_pages_that_it_has() {
         let mut flash = map_in_flash(pages, cached);
         let units = pages * 1024;
         if held > 0 {
-            flash.give_host_memory(flash.now(), HostPages { map: held, read: 0 });
+            flash.give_host_memory(flash.now(), HostPages { map: held, read: 0, write: 0 });
         }
         let _ = random_reads(&mut flash, units, 128 * pages, |_, _| ());
         let before = flash.counts();
@@ -358,7 +358,7 @@ fn a_host_memory_buffer_that_cannot_be_read_costs_the_way_there() {
     // Each get fails: what should have come from the host is read from flash after all.
     let (pages, cached, held) = (64, 8, 16);
     let mut flash = map_in_flash(pages, cached);
-    flash.give_host_memory(flash.now(), HostPages { map: held, read: 0 });
+    flash.give_host_memory(flash.now(), HostPages { map: held, read: 0, write: 0 });
     let fail = |flash: &mut Flash, of: Move| {
         if !of.is_put {
             flash.move_failed(&of);

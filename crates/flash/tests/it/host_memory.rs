@@ -9,7 +9,7 @@ fn no_move_comes_after_the_end_of_the_host_memory_buffer() {
     let (pages, units) = (32, 32 * 1024);
     for seed in 0..64 {
         let mut flash = map_in_flash(pages, 4);
-        flash.give_host_memory(flash.now(), HostPages { map: 8, read: 8 });
+        flash.give_host_memory(flash.now(), HostPages { map: 8, read: 8, write: 0 });
         let mut dice = Dice(seed);
         let mut under_way = 0;
         for _ in 0..200 {
@@ -62,7 +62,7 @@ fn a_unit_that_was_read_comes_from_the_host_until_it_is_written() {
     let mut flash = map_in_flash(8, 8);
     // All of the map is in the drive's memory from here on.
     (0..8).for_each(|page| assert!(alone(&mut flash, command(Kind::Read, page * 1024, 1)) > 0));
-    flash.give_host_memory(flash.now(), HostPages { map: 0, read: 2 });
+    flash.give_host_memory(flash.now(), HostPages { map: 0, read: 2, write: 0 });
     let from_flash = 40_000 + 12_000 + 1024;
     let from_host = 1024 + 900 + 1024;
     let is_of = |of: &Move, unit: u32, is_put: bool| of.what == Moved::Unit(unit) && of.is_put == is_put;
@@ -97,7 +97,7 @@ fn a_unit_that_comes_when_the_buffer_ends_is_read_from_flash() {
     for _ in 0..2 {
         let mut flash = map_in_flash(8, 8);
         (0..8).for_each(|page| assert!(alone(&mut flash, command(Kind::Read, page * 1024, 1)) > 0));
-        flash.give_host_memory(flash.now(), HostPages { map: 0, read: 2 });
+        flash.give_host_memory(flash.now(), HostPages { map: 0, read: 2, write: 0 });
         let _ = read(&mut flash, 7);
         let begin = flash.now() + 1_000_000;
         let _ = flash.arrive(begin, &command(Kind::Read, 7, 1));
@@ -118,7 +118,7 @@ fn a_unit_that_comes_when_the_buffer_ends_is_read_from_flash() {
 #[test]
 fn an_owner_who_moves_nothing_does_not_stop_the_drive() {
     let mut flash = map_in_flash(32, 4);
-    flash.give_host_memory(flash.now(), HostPages { map: 8, read: 8 });
+    flash.give_host_memory(flash.now(), HostPages { map: 8, read: 8, write: 0 });
     let mut dice = Dice(1);
     for _ in 0..500 {
         assert!(alone(&mut flash, command(Kind::Read, dice.roll(32 * 1024), 1)) > 0);
@@ -129,7 +129,7 @@ fn an_owner_who_moves_nothing_does_not_stop_the_drive() {
 #[test]
 fn reads_of_one_unit_at_once_come_from_one_slot() {
     let mut flash = map_in_flash(8, 8);
-    flash.give_host_memory(flash.now(), HostPages { map: 0, read: 1 });
+    flash.give_host_memory(flash.now(), HostPages { map: 0, read: 1, write: 0 });
     let _ = read(&mut flash, 7);
     let gets = flash.counts().host_gets;
     for _ in 0..4 {
@@ -164,7 +164,7 @@ fn one_list_gives_one_answer_however_it_is_asked() {
                 }
             }
             match number % 100 {
-                10 => flash.give_host_memory(time, HostPages { map: 6, read: 20 }),
+                10 => flash.give_host_memory(time, HostPages { map: 6, read: 20, write: 0 }),
                 90 => flash.end_host_memory(time),
                 _ => {}
             }

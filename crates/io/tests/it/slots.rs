@@ -47,6 +47,7 @@ fn host(clock: Clock, hmb_io_slots: u16, faults: &str) -> Host {
             entries_max: 16,
             map_percent: 0,
             read_percent: 50,
+            write_percent: 0,
         }),
         hmb_io_slots: 16,
         faults: FaultPlan::parse(faults).unwrap(),

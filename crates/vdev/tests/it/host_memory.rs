@@ -58,13 +58,18 @@ const WANTED: HostMemoryConfig = HostMemoryConfig {
     entries_max: 16,
     map_percent: 50,
     read_percent: 50,
+    write_percent: 0,
 };
 
 fn controller(clock: Clock, wanted: HostMemoryConfig) -> Arc<Controller> {
+    controller_of(clock, profile(), wanted)
+}
+
+fn controller_of(clock: Clock, drive: Profile, wanted: HostMemoryConfig) -> Arc<Controller> {
     let config = ControllerConfig {
         clock,
         lba_bytes: 4096,
-        drive: Some(profile()),
+        drive: Some(drive),
         host_memory: Some(wanted),
         ..ControllerConfig::default()
     };
@@ -373,6 +378,102 @@ fn a_host_that_writes_to_the_buffer_takes_time_only() {
             let after = log(&mut host);
             assert_eq!((after.host_memory_bytes, after.host_given_up), (0, round), "{clock:?}");
             assert!(take_back(&mut host).is_success());
+        }
+    }
+}
+
+/// A host that writes faster than its drive programs, and knows what it wrote.
+struct Writer {
+    host: Host,
+    dice: Dice,
+    units: Vec<u8>,
+}
+
+impl Writer {
+    /// Its drive has 513 units of its own memory for what was written, and lets the rest of it wait in the host's.
+    fn new(clock: Clock) -> Self {
+        let mut profile = profile();
+        let Medium::Array(array) = &mut profile.medium else { unreachable!("a drive of NAND") };
+        array.blocks[0].program_ns = vec![400_000];
+        // All of the map in memory: no write waits for that.
+        let translation = TranslationProfile { buffer_bytes: 2 << 20, ..TranslationProfile::default() };
+        array.translation = Some(translation);
+        let wanted = HostMemoryConfig { map_percent: 0, read_percent: 0, write_percent: 100, ..WANTED };
+        let mut host = Host::of(controller_of(clock, profile, wanted));
+        host.enable();
+        host.create_io();
+        Self { host, dice: Dice::new(7), units: vec![0; UNITS as usize] }
+    }
+
+    /// Submits so many writes of different units, seven at most, and lets them be.
+    fn begin(&mut self, count: usize) {
+        let first = self.dice.next() % UNITS;
+        for at in 0..count {
+            let unit = (first + 37 * at as u64) % UNITS;
+            let (byte, data) = (self.dice.next() as u8, DATA + at * PAGE);
+            self.units[unit as usize] = byte;
+            self.host.memory.fill(data, PAGE, byte);
+            let prp1 = self.host.address(data).0;
+            self.host.place(1, SubmissionEntry { prp1, ..self.host.data(1, unit, 1, PAGE) });
+        }
+        self.host.ring(1);
+    }
+
+    fn end(&mut self, count: usize) {
+        (0..count).for_each(|_| assert!(self.host.rings[1].wait().status().is_success()));
+    }
+
+    fn write(&mut self, count: usize) {
+        for _ in 0..count {
+            self.begin(1);
+            self.end(1);
+        }
+    }
+
+    fn flush(&mut self) {
+        let entry = SubmissionEntry { opcode: 0, nsid: 1, ..Default::default() };
+        assert!(self.host.io(entry).status().is_success());
+    }
+
+    fn check(&mut self) {
+        for unit in 0..UNITS {
+            let expected = self.units[unit as usize];
+            self.host.memory.fill(DATA, PAGE, !expected);
+            let entry = self.host.data(2, unit, 1, PAGE);
+            assert!(self.host.io(entry).status().is_success());
+            assert!(bytes(&self.host.memory, DATA, PAGE).iter().all(|&byte| byte == expected), "unit {unit}");
+        }
+    }
+}
+
+#[test]
+fn what_was_written_into_the_buffer_outlives_its_end() {
+    for clock in CLOCKS {
+        for end in ["a disable", "a host that writes to it", "an unmapping"] {
+            let mut writer = Writer::new(clock);
+            let ranges = Ranges::new(&writer.host, 2, 64);
+            assert!(lend(&mut writer.host, &ranges.list()).is_success());
+            writer.write(900);
+            let used = log(&mut writer.host);
+            assert!(used.host_puts > 100 && used.host_gets > 20, "{clock:?}: {used:?}");
+            // Commands are under way, and no slot is free.
+            writer.begin(6);
+            match end {
+                "a disable" => assert!(take_back(&mut writer.host).is_success()),
+                "an unmapping" => writer.host.device.unmap(ranges.addresses[1]),
+                _ => ranges.memory.iter().for_each(|memory| memory.fill(0, memory.len(), !UNTOUCHED)),
+            }
+            writer.end(6);
+            writer.write(100);
+            let (given_up, after) = (u64::from(end != "a disable"), log(&mut writer.host));
+            let told = (after.host_memory_bytes, after.host_given_up);
+            assert_eq!(told, (0, given_up), "{clock:?}, {end}");
+            ranges.fill();
+            writer.flush();
+            writer.write(100);
+            writer.flush();
+            assert_eq!(ranges.touched(), 0, "{clock:?}, {end}: the buffer is touched after its end");
+            writer.check();
         }
     }
 }

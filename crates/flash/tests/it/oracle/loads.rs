@@ -1,9 +1,10 @@
 //! Random drives and lists of arrivals, from a seed.
 
+use super::host_memory::Lending;
 use crate::drives::Dice;
 use nvmed_flash::{
-    ArrayProfile, BlockKind, Command, Flash, Kind, MapCacheProfile, Medium, Profile, ProfileError, Rate,
-    TranslationProfile, UNIT_BYTES, UrgentProfile, Victim, Wear,
+    ArrayProfile, BlockKind, Command, Flash, HostPages, Kind, MapCacheProfile, Medium, Profile, ProfileError,
+    Rate, TranslationProfile, UNIT_BYTES, UrgentProfile, Victim, Wear,
 };
 
 /// What a seed stands for.
@@ -12,6 +13,7 @@ pub struct Case {
     /// Commands in the drive at once.
     pub room: u32,
     pub load: Vec<(u64, Command)>,
+    pub lending: Lending,
 }
 
 impl Case {
@@ -20,7 +22,8 @@ impl Case {
         let array = array(&mut dice);
         let room = dice.of(&[1, 2, 7, 32, 64, 64]);
         let load = load(&mut dice, &array);
-        Self { array, room, load }
+        let lending = lending(&mut dice, &array, &load);
+        Self { array, room, load, lending }
     }
 
     pub fn profile(&self) -> Profile {
@@ -246,4 +249,29 @@ fn load(dice: &mut Dice, array: &ArrayProfile) -> Vec<(u64, Command)> {
         }
     }
     load
+}
+
+/// When the host gives memory, and takes it back: of two drives one has such a host.
+fn lending(dice: &mut Dice, array: &ArrayProfile, load: &[(u64, Command)]) -> Lending {
+    let mut lending = Lending { changes: Vec::new(), fails: dice.of(&[0, 0, 3, 20]) };
+    if array.translation.is_none() || dice.one_in(2) {
+        return lending;
+    }
+    let end = load.last().map_or(0, |&(time, _)| time);
+    let mut times: Vec<u64> = (0..dice.of(&[1, 1, 2, 7])).map(|_| dice.roll(end + 1)).collect();
+    if dice.one_in(2) {
+        // From the beginning; and at the time of an arrival, before it.
+        times[0] = 0;
+        times.push(load[dice.roll(load.len() as u64) as usize].0);
+    }
+    times.sort_unstable();
+    for (number, time) in times.into_iter().enumerate() {
+        let pages = HostPages {
+            map: dice.of(&[0, 2, 9, 30]),
+            read: dice.of(&[0, 1, 40, 400]),
+            write: dice.of(&[0, 9, 250, 1_500]),
+        };
+        lending.changes.push((time, (number % 2 == 0).then_some(pages)));
+    }
+    lending
 }

@@ -35,6 +35,8 @@ pub struct Map {
     room: usize,
     pages: Vec<Page>,
     waiters: Vec<Waiter>,
+    /// Those that go on when the layer has done its work.
+    ready: Vec<Waiter>,
     clock: u64,
     overtaken: u32,
     turn: usize,
@@ -54,7 +56,16 @@ impl Map {
         };
         let pages: Vec<Page> = (0..profile.logical_units().div_ceil(entries)).map(page).collect();
         let room = pages.len().min((cache.bytes / UNIT_BYTES) as usize);
-        Some(Self { entries, room, pages, waiters: Vec::new(), clock: 0, overtaken: 0, turn: 0 })
+        Some(Self {
+            entries,
+            room,
+            pages,
+            waiters: Vec::new(),
+            ready: Vec::new(),
+            clock: 0,
+            overtaken: 0,
+            turn: 0,
+        })
     }
 
     pub fn len(&self) -> u64 {
@@ -98,8 +109,9 @@ impl Map {
         queue
     }
 
-    /// Gives room to a map page; which, and whether commands wait for it, and urgent ones.
-    fn give_room(&mut self, overtakes: u32) -> Option<(u64, bool, bool)> {
+    /// Gives room to a map page; which, whether commands wait for it, and urgent ones, and which one has left its
+    /// place.
+    fn give_room(&mut self, overtakes: u32) -> Option<(u64, (bool, bool), Option<u64>)> {
         let [wanted, late] = [true, false].map(|is_wanted| self.queue(is_wanted, false).first().copied());
         let urgent = self.queue(true, true).first().copied();
         let age = |page: u64| self.pages[page as usize].joined_at;
@@ -109,9 +121,11 @@ impl Map {
             _ => by_rank,
         };
         let choice = if urgent.is_none() && self.overtaken >= overtakes { by_age } else { by_rank };
-        let with_room = |page: &&mut Page| page.state != State::Away;
+        let mut left = None;
         if self.count(|page| page.state != State::Away) == self.room {
-            let oldest = self.pages.iter_mut().filter(with_room).min_by_key(|page| page.used_at)?;
+            let with_room = (0..self.len()).filter(|&page| self.pages[page as usize].state != State::Away);
+            left = with_room.min_by_key(|&page| self.pages[page as usize].used_at);
+            let oldest = &mut self.pages[left? as usize];
             if oldest.state == State::Coming || oldest.is_dirty || oldest.is_leaving {
                 return None;
             }
@@ -122,7 +136,7 @@ impl Map {
         }
         self.pages[choice as usize].state = State::Coming;
         self.use_page(choice);
-        Some((choice, Some(choice) != late, urgent.is_some()))
+        Some((choice, (Some(choice) != late, urgent.is_some()), left))
     }
 }
 
@@ -192,18 +206,31 @@ impl Naive<'_> {
 
     /// A map page is in the controller.
     pub fn map_page_came(&mut self, page: u64) {
-        let map = self.map.as_mut().expect("there is one");
-        map.use_page(page);
-        let entry = &mut map.pages[page as usize];
-        (entry.state, entry.is_dirty) = (State::Here, std::mem::take(&mut entry.is_late));
-        let (here, waiters) =
-            std::mem::take(&mut map.waiters).into_iter().partition(|waiter| waiter.page == page);
-        map.waiters = waiters;
-        for Waiter { command, next, .. } in here {
+        self.map_page_is_here(page);
+        self.go_on();
+    }
+
+    /// Lets go on what waits no more; whether there was anything.
+    pub fn go_on(&mut self) -> bool {
+        let ready = self.map.as_mut().map(|map| std::mem::take(&mut map.ready)).unwrap_or_default();
+        let any = !ready.is_empty();
+        for Waiter { command, next, .. } in ready {
             if self.look_up(command, next) {
                 self.begin_command(command);
             }
         }
+        any
+    }
+
+    fn map_page_is_here(&mut self, page: u64) {
+        let map = self.map.as_mut().expect("there is one");
+        map.use_page(page);
+        let entry = &mut map.pages[page as usize];
+        (entry.state, entry.is_dirty) = (State::Here, std::mem::take(&mut entry.is_late));
+        let (here, waiters): (Vec<_>, _) =
+            std::mem::take(&mut map.waiters).into_iter().partition(|waiter| waiter.page == page);
+        map.waiters = waiters;
+        map.ready.extend(here);
     }
 
     /// The place in flash of a unit has changed, or of several of one map page.
@@ -236,6 +263,7 @@ impl Naive<'_> {
                 let copy = self.flash.remove(&unit);
                 is_changed |= copy.is_some();
                 copy.into_iter().for_each(|(place, _)| self.invalidate(place));
+                self.forget_unit(unit);
             }
             let Some(map) = &self.map else { continue };
             let page = of_page[0] / entries;
@@ -243,6 +271,7 @@ impl Naive<'_> {
             let is_all = of_page.len() as u64 == entries.min(units - page * entries);
             if is_away && is_all {
                 let copy = self.flash.remove(&self.unit_of(page));
+                self.forget_map_page(page);
                 copy.into_iter().for_each(|(place, _)| self.invalidate(place));
             } else if is_changed {
                 self.map_changes(of_page[0]);
@@ -255,18 +284,30 @@ impl Naive<'_> {
         if self.map.is_none() {
             return;
         }
-        while let Some((page, is_wanted, is_urgent)) =
+        while let Some((page, rank, left)) =
             self.map.as_mut().and_then(|map| map.give_room(self.profile.overtakes))
         {
-            match self.flash.get(&self.unit_of(page)) {
-                None => self.map_page_came(page),
-                Some(&(place, _)) => {
-                    self.counts[MAP_READS] += 1;
-                    self.read_page(place, (is_wanted, is_urgent), UNIT_BYTES, Owner::MapPage(page));
-                }
+            if let Some(left) = left {
+                self.keep_map_page(left, self.flash.contains_key(&self.unit_of(left)));
+            }
+            if !self.flash.contains_key(&self.unit_of(page)) {
+                self.map_page_is_here(page);
+                continue;
+            }
+            match self.find_map_page(page, rank) {
+                None => self.read_map_page(page, rank),
+                Some(true) => self.map_page_is_here(page),
+                Some(false) => {}
             }
         }
         while self.write_out() {}
+    }
+
+    /// Reads a map page from flash, for commands or not, and for urgent ones or not.
+    pub fn read_map_page(&mut self, page: u64, rank: (bool, bool)) {
+        self.counts[MAP_READS] += 1;
+        let (place, _) = self.flash[&self.unit_of(page)];
+        self.read_page(place, rank, UNIT_BYTES, Owner::MapPage(page));
     }
 
     /// Begins a program of dirty map pages, if there is one to begin.

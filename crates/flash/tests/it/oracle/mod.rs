@@ -3,6 +3,7 @@
 //!
 //! `FLASH_SEED=n` replays one seed, `FLASH_SEEDS=n` runs so many instead of the usual ones.
 
+mod host_memory;
 mod loads;
 mod map;
 mod medium;
@@ -10,9 +11,10 @@ mod moves;
 mod naive;
 
 use crate::drives::Dice;
+use host_memory::Lending;
 use loads::Case;
 use naive::{Answer, COUNTS, simulate};
-use nvmed_flash::{Command, Completion, FixedProfile, Flash, Kind, Profile, Rate};
+use nvmed_flash::{Command, Completion, FixedProfile, Flash, HostPages, Kind, Profile, Rate};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -53,15 +55,27 @@ fn for_each_seed(test: &str, check: impl Fn(u64) -> Result<(), String> + Sync) {
 trait Asks {
     /// Before a command arrives at `time`.
     fn before(&mut self, flash: &mut Flash, time: u64, done: &mut dyn FnMut(Completion));
+
+    /// After something happened; the owner may see what has passed between the drive and the host's memory.
+    fn see_moves(&mut self, flash: &mut Flash);
 }
 
 /// Takes the completions until a time, as the document has it.
-struct Plainly;
+struct Plainly<'a>(&'a Lending);
 
-impl Asks for Plainly {
+impl Asks for Plainly<'_> {
     fn before(&mut self, flash: &mut Flash, time: u64, done: &mut dyn FnMut(Completion)) {
-        while let Some(completion) = flash.advance(time) {
-            done(completion);
+        while flash.next_due() <= time {
+            flash.advance(time).into_iter().for_each(&mut *done);
+            self.see_moves(flash);
+        }
+    }
+
+    fn see_moves(&mut self, flash: &mut Flash) {
+        while let Some(of) = flash.next_move() {
+            if self.0.is_failing(of.time, of.what, of.is_put) {
+                flash.move_failed(&of);
+            }
         }
     }
 }
@@ -81,36 +95,93 @@ impl Asks for AnyHow {
             flash.advance(until.min(time)).into_iter().for_each(&mut *done);
         }
     }
+
+    fn see_moves(&mut self, flash: &mut Flash) {
+        for _ in 0..self.0.roll(3) {
+            let _ = flash.next_move();
+        }
+    }
 }
 
-/// What the model does with a list of arrivals.
-fn model(profile: &Profile, load: &[(u64, Command)], asks: &mut dyn Asks) -> Answer {
-    let mut flash = Flash::new(profile).expect("the profile describes a drive");
-    let mut under_way: HashMap<u32, usize> = HashMap::new();
-    let mut completions = Vec::new();
-    let mut done = |under_way: &mut HashMap<u32, usize>, completion: Completion| {
-        let number = under_way.remove(&completion.ticket.0).expect("a ticket completes once");
-        completions.push((number, completion.time, completion.refused));
-    };
+/// The model, and what changes for it.
+struct Asked<'a> {
+    flash: Flash,
+    changes: &'a [(u64, Option<HostPages>)],
+    under_way: HashMap<u32, usize>,
+    completions: Vec<(usize, u64, bool)>,
+}
+
+impl Asked<'_> {
+    fn done(&mut self, completion: Completion) {
+        let number = self.under_way.remove(&completion.ticket.0).expect("a ticket completes once");
+        self.completions.push((number, completion.time, completion.refused));
+    }
+
+    fn change(&mut self, (time, pages): (u64, Option<HostPages>)) {
+        match pages {
+            Some(pages) => self.flash.give_host_memory(time, pages),
+            None => self.flash.end_host_memory(time),
+        }
+        self.changes = &self.changes[1..];
+    }
+
+    /// Before something at `time`.
+    fn before(&mut self, time: u64, asks: &mut dyn Asks) {
+        let mut done = Vec::new();
+        while let Some(&change) = self.changes.first().filter(|change| change.0 <= time) {
+            asks.before(&mut self.flash, change.0, &mut |completion| done.push(completion));
+            self.change(change);
+        }
+        asks.before(&mut self.flash, time, &mut |completion| done.push(completion));
+        done.into_iter().for_each(|completion| self.done(completion));
+    }
+
+    /// The next completion.
+    fn wait(&mut self, asks: &mut dyn Asks) -> Option<Completion> {
+        loop {
+            let change = self.changes.first().copied();
+            let until = change.map_or(u64::MAX, |change| change.0);
+            if self.flash.next_due() <= until.min(u64::MAX - 1) {
+                let completion = self.flash.advance(until);
+                asks.see_moves(&mut self.flash);
+                if let Some(completion) = completion {
+                    self.done(completion);
+                    return Some(completion);
+                }
+            } else {
+                self.change(change?);
+            }
+        }
+    }
+}
+
+/// What the model does with a list of arrivals, and of changes of the host's memory.
+fn model(
+    profile: &Profile,
+    load: &[(u64, Command)],
+    changes: &[(u64, Option<HostPages>)],
+    asks: &mut dyn Asks,
+) -> Answer {
+    let flash = Flash::new(profile).expect("the profile describes a drive");
+    let mut asked = Asked { flash, changes, under_way: HashMap::new(), completions: Vec::new() };
     let mut at = 0;
     for (number, &(time, command)) in load.iter().enumerate() {
         at = time.max(at);
-        asks.before(&mut flash, at, &mut |completion| done(&mut under_way, completion));
-        while !flash.takes(command.urgent) {
+        asked.before(at, asks);
+        while !asked.flash.takes(command.urgent) {
             // A completion before the arrival has made room already; a later one lets it arrive.
-            let Some(completion) = flash.advance(u64::MAX) else { break };
+            let Some(completion) = asked.wait(asks) else { break };
             at = at.max(completion.time);
-            done(&mut under_way, completion);
         }
-        if !flash.takes(command.urgent) {
+        if !asked.flash.takes(command.urgent) {
             break;
         }
-        let ticket = flash.arrive(at, &command);
-        assert!(under_way.insert(ticket.0, number).is_none(), "a ticket is free when it is given");
+        asked.before(at, asks);
+        let ticket = asked.flash.arrive(at, &command);
+        assert!(asked.under_way.insert(ticket.0, number).is_none(), "a ticket is free when it is given");
     }
-    while let Some(completion) = flash.advance(u64::MAX) {
-        done(&mut under_way, completion);
-    }
+    while asked.wait(asks).is_some() {}
+    let Asked { flash, completions, .. } = asked;
     let counts = flash.counts();
     let counts = [
         counts.host_units,
@@ -123,6 +194,8 @@ fn model(profile: &Profile, load: &[(u64, Command)], asks: &mut dyn Asks) -> Ans
         counts.map_misses,
         counts.map_reads,
         counts.map_writes,
+        counts.host_puts,
+        counts.host_gets,
     ];
     Answer { completions, counts }
 }
@@ -151,8 +224,13 @@ fn the_model_does_what_its_document_says() {
     let reached = Mutex::new(([0; COUNTS], 0));
     for_each_seed("oracle::the_model", |seed| {
         let case = Case::new(seed);
-        let expected = simulate(&case.array, case.room as usize, &case.load);
-        compare(&case.load, &expected, &model(&case.profile(), &case.load, &mut Plainly))?;
+        let expected = simulate(&case.array, case.room as usize, &case.load, &case.lending);
+        let mut asks = Plainly(&case.lending);
+        compare(
+            &case.load,
+            &expected,
+            &model(&case.profile(), &case.load, &case.lending.changes, &mut asks),
+        )?;
         let done = expected.completions.len();
         if done < case.load.len() {
             let left = case.load.len() - done;
@@ -168,7 +246,7 @@ fn the_model_does_what_its_document_says() {
     println!("{counts:?}, refused: {refused}");
     if std::env::var("FLASH_SEED").or(std::env::var("FLASH_SEEDS")).is_err() {
         // The loads reach what they are for.
-        let each = [100, 50, 100, 50, 50, 5, 50, 20, 20, 20].map(|count| count * SEEDS.min(50));
+        let each = [100, 50, 100, 50, 50, 5, 50, 20, 20, 20, 20, 20].map(|count| count * SEEDS.min(50));
         assert!(counts.iter().zip(each).all(|(&count, least)| count > least), "little happened: {counts:?}");
         assert!(refused > 0, "no drive was worn out");
     }
@@ -177,15 +255,12 @@ fn the_model_does_what_its_document_says() {
 #[test]
 fn it_answers_the_same_however_it_is_asked() {
     for_each_seed("oracle::it_answers", |seed| {
-        let case = Case::new(seed);
-        let expected = model(&case.profile(), &case.load, &mut Plainly);
-        (0..3).try_for_each(|way| {
-            compare(
-                &case.load,
-                &expected,
-                &model(&case.profile(), &case.load, &mut AnyHow(Dice(seed * 3 + way))),
-            )
-        })
+        let mut case = Case::new(seed);
+        // What is not asked for is taken for done.
+        case.lending.fails = 0;
+        let ask = |asks: &mut dyn Asks| model(&case.profile(), &case.load, &case.lending.changes, asks);
+        let expected = ask(&mut Plainly(&case.lending));
+        (0..3).try_for_each(|way| compare(&case.load, &expected, &ask(&mut AnyHow(Dice(seed * 3 + way)))))
     });
 }
 
@@ -219,7 +294,7 @@ fn a_fixed_medium_does_what_its_document_says() {
         let completions = completions.into_iter().map(|(time, _, number)| (number, time, false)).collect();
         let expected = Answer { completions, counts: [0; COUNTS] };
         let profile = Profile::fixed(FixedProfile { read_ns, write_ns, link });
-        compare(&load, &expected, &model(&profile, &load, &mut Plainly))?;
-        compare(&load, &expected, &model(&profile, &load, &mut AnyHow(Dice(seed))))
+        compare(&load, &expected, &model(&profile, &load, &[], &mut Plainly(&Lending::default())))?;
+        compare(&load, &expected, &model(&profile, &load, &[], &mut AnyHow(Dice(seed))))
     });
 }

@@ -2,10 +2,11 @@
 //! with the model. The logical half (commands, buffer) is here, the physical half in `medium.rs`, collection in
 //! `moves.rs`, a map that is in flash in `map.rs`.
 
+use super::host_memory::{Host, Lending};
 use super::map::Map;
 use super::medium::{Act, Medium, Op, Owner};
 use super::moves::{Block, Group, State};
-use nvmed_flash::{ArrayProfile, Command, Kind, Rate, TranslationProfile, UNIT_BYTES};
+use nvmed_flash::{ArrayProfile, Command, HostPages, Kind, Rate, TranslationProfile, UNIT_BYTES};
 use std::collections::HashMap;
 
 /// Where a physical unit is.
@@ -51,6 +52,22 @@ pub enum SlotStage {
     Gathered(bool),
     /// In a program.
     Leaving,
+    /// In the host's memory.
+    Abroad,
+    /// It comes from there.
+    Coming,
+}
+
+impl Slot {
+    /// Whether what is written now takes its place.
+    pub fn is_overwritten(&self) -> bool {
+        matches!(self.stage, SlotStage::Filling | SlotStage::Gathered(_)) && self.waiter.is_none()
+    }
+
+    /// Whether it is the one with this id, and in the host's memory.
+    pub fn is_abroad(&self, id: u64) -> bool {
+        self.id == id && self.stage == SlotStage::Abroad
+    }
 }
 
 /// A program under way.
@@ -98,9 +115,8 @@ pub struct Event {
 struct Link {
     /// When the last byte has passed, in units of `1 / rate.bytes` nanoseconds.
     free_at: u128,
-    is_busy: bool,
-    /// What waits: commands and their bytes.
-    queue: Vec<(usize, u64)>,
+    /// What passes and what waits: commands, and when their last byte has passed.
+    queue: Vec<(usize, u128)>,
 }
 
 pub struct Naive<'a> {
@@ -129,9 +145,9 @@ pub struct Naive<'a> {
     pub slots: Vec<Slot>,
     pub slots_max: usize,
     pub version: u64,
-    forced: u64,
+    pub forced: u64,
     /// Slots that were promised to writes whose bytes are on the way.
-    promised: usize,
+    pub promised: usize,
     writes: Vec<usize>,
     flushes: Vec<(u64, usize)>,
     /// What waits no more, and whether it was refused.
@@ -145,6 +161,10 @@ pub struct Naive<'a> {
     pub urgent_turns: Vec<usize>,
     pub is_stuck: Vec<bool>,
     pub map: Option<Map>,
+    pub host: Option<Host>,
+    pub lending: &'a Lending,
+    /// By id of a slot that was in the host's memory, its unit.
+    pub units_of_written: HashMap<u64, u32>,
     pub counts: [u64; COUNTS],
 }
 
@@ -158,33 +178,36 @@ pub const MAP_HITS: usize = 6;
 pub const MAP_MISSES: usize = 7;
 pub const MAP_READS: usize = 8;
 pub const MAP_WRITES: usize = 9;
-pub const COUNTS: usize = 10;
+pub const HOST_PUTS: usize = 10;
+pub const HOST_GETS: usize = 11;
+pub const COUNTS: usize = 12;
 
-/// What a drive with room for so many commands at once does with a list of arrivals.
-pub fn simulate(profile: &ArrayProfile, room: usize, load: &[(u64, Command)]) -> Answer {
-    let mut drive = Naive::new(profile, room);
-    let mut at = 0;
+/// What a drive with room for so many commands at once does with a list of arrivals, and of changes of the host's
+/// memory.
+pub fn simulate(profile: &ArrayProfile, room: usize, load: &[(u64, Command)], lending: &Lending) -> Answer {
+    let mut drive = Naive::new(profile, room, lending);
+    let (mut at, mut changes) = (0, &lending.changes[..]);
     'arrivals: for (number, &(time, command)) in load.iter().enumerate() {
         at = time.max(at);
-        drive.run(at, false);
+        drive.run_until(at, &mut changes, false);
         while !drive.takes(command.urgent) {
             // It waits in its queue, and arrives when a completion makes room.
             let before = drive.completions.len();
-            drive.run(u64::MAX, true);
+            drive.run_until(u64::MAX, &mut changes, true);
             if drive.completions.len() == before {
                 break 'arrivals;
             }
             at = drive.now;
-            drive.run(at, false);
+            drive.run_until(at, &mut changes, false);
         }
         drive.arrive(number, command);
     }
-    drive.run(u64::MAX, false);
+    drive.run_until(u64::MAX, &mut changes, false);
     Answer { completions: drive.completions, counts: drive.counts }
 }
 
 impl<'a> Naive<'a> {
-    fn new(profile: &'a ArrayProfile, room: usize) -> Self {
+    fn new(profile: &'a ArrayProfile, room: usize, lending: &'a Lending) -> Self {
         let buffer_bytes = profile.translation.as_ref().map_or(0, |layer| layer.buffer_bytes);
         Self {
             profile,
@@ -221,6 +244,9 @@ impl<'a> Naive<'a> {
             urgent_turns: vec![0; profile.blocks.len()],
             is_stuck: vec![false; profile.blocks.len()],
             map: Map::new(profile),
+            host: None,
+            lending,
+            units_of_written: HashMap::new(),
             counts: [0; COUNTS],
         }
     }
@@ -246,6 +272,23 @@ impl<'a> Naive<'a> {
 
     pub fn layer(&self) -> Option<&'a TranslationProfile> {
         self.profile.translation.as_ref()
+    }
+
+    /// As [`Self::run`], with the changes of the host's memory that are until then; they are taken off the list.
+    fn run_until(&mut self, until: u64, changes: &mut &[(u64, Option<HostPages>)], to_completion: bool) {
+        let before = self.completions.len();
+        while let Some((&(time, pages), rest)) = changes.split_first().filter(|(change, _)| change.0 <= until)
+        {
+            self.run(time, to_completion);
+            if to_completion && self.completions.len() > before {
+                return;
+            }
+            self.change_host_memory(pages);
+            *changes = rest;
+        }
+        if !(to_completion && self.completions.len() > before) {
+            self.run(until, to_completion);
+        }
     }
 
     /// Lets all happen until a time, or until a completion.
@@ -298,6 +341,7 @@ impl<'a> Naive<'a> {
             }
             // What was held back is looked at again.
             resource if resource == self.timer() => {}
+            resource if resource > self.timer() => self.moved(resource),
             resource => {
                 for op in self.medium.ended(resource - CHANNELS - channels) {
                     self.array_done(&op);
@@ -452,46 +496,67 @@ impl<'a> Naive<'a> {
         if resource == LINK_IN { self.profile.link_in } else { self.profile.link_out }
     }
 
-    /// Bytes pass over the host link after those that pass already, and as many before as go first.
+    /// Bytes pass over the host link after all that pass or wait already; those that go first, after the one that
+    /// passes and others that go first, if any wait behind these.
     fn pass(&mut self, resource: usize, number: usize, bytes: u64) {
-        let of = u128::from(self.link_rate(resource).bytes);
-        let link = &mut self.links[resource];
-        link.queue.push((number, bytes));
-        if !link.is_busy {
-            link.free_at = link.free_at.max(u128::from(self.now) * of);
-            self.begin_to_pass(resource);
+        let rate = self.link_rate(resource);
+        let queue = &self.links[resource].queue;
+        let first = queue.iter().skip(1).filter(|&&(number, _)| self.goes_first(number)).count();
+        if self.goes_first(number) && first + 1 < queue.len() {
+            let takes = if rate.is_unlimited() { 0 } else { u128::from(bytes) * u128::from(rate.ns) };
+            let link = &mut self.links[resource];
+            link.queue.insert(first + 1, (number, link.queue[first].1));
+            link.queue.iter_mut().skip(first + 1).for_each(|(_, end)| *end += takes);
+            link.free_at += takes;
+            return;
         }
+        let end = self.take_turn(resource, bytes);
+        self.links[resource].queue.push((number, end));
+        if self.links[resource].queue.len() == 1 {
+            self.wait_for_link(resource);
+        }
+    }
+
+    /// Bytes pass after all others; when the last one has passed, in parts of a nanosecond.
+    fn take_turn(&mut self, resource: usize, bytes: u64) -> u128 {
+        let (rate, now) = (self.link_rate(resource), u128::from(self.now));
+        let link = &mut self.links[resource];
+        link.free_at = link.free_at.max(now * u128::from(rate.bytes.max(1)));
+        link.free_at += if rate.is_unlimited() { 0 } else { u128::from(bytes) * u128::from(rate.ns) };
+        link.free_at
+    }
+
+    fn whole_ns(&self, resource: usize, end: u128) -> u64 {
+        end.div_ceil(u128::from(self.link_rate(resource).bytes.max(1))) as u64
+    }
+
+    /// A page moves between the drive and the host's memory; when it has passed.
+    pub fn pass_move(&mut self, is_put: bool) -> u64 {
+        let resource = if is_put { LINK_OUT } else { LINK_IN };
+        let end = self.take_turn(resource, UNIT_BYTES);
+        self.whole_ns(resource, end)
+    }
+
+    pub fn send(&mut self, number: usize, bytes: u64) {
+        self.pass(LINK_OUT, number, bytes);
     }
 
     fn passed(&mut self, resource: usize) {
-        self.links[resource].is_busy = false;
-        self.begin_to_pass(resource);
+        self.links[resource].queue.remove(0);
+        self.wait_for_link(resource);
     }
 
-    /// The next bytes pass from when the ones before have passed, in the middle of a nanosecond.
-    fn begin_to_pass(&mut self, resource: usize) {
-        let rate = self.link_rate(resource);
-        let queue = &self.links[resource].queue;
-        let first = queue.iter().position(|&(number, _)| self.goes_first(number)).unwrap_or(0);
-        if queue.is_empty() {
-            return;
+    fn wait_for_link(&mut self, resource: usize) {
+        if let Some(&(number, end)) = self.links[resource].queue.first() {
+            self.at(self.whole_ns(resource, end), resource, number);
         }
-        let link = &mut self.links[resource];
-        let (number, bytes) = link.queue.remove(first);
-        link.is_busy = true;
-        let end = if rate.is_unlimited() {
-            self.now
-        } else {
-            link.free_at += u128::from(bytes) * u128::from(rate.ns);
-            link.free_at.div_ceil(u128::from(rate.bytes)) as u64
-        };
-        self.at(end, resource, number);
     }
 
     fn piece_done(&mut self, number: usize) {
         let pending = self.commands.get_mut(&number).expect("a piece belongs to a command");
         pending.pieces -= 1;
         if pending.pieces == 0 {
+            self.keep_units(number);
             self.complete(number);
         }
     }
@@ -506,10 +571,14 @@ impl<'a> Naive<'a> {
             self.in_place(Act::Read, number);
             return;
         }
-        let mut from_memory = 0;
+        let (mut from_memory, mut from_host) = (0, 0);
         let mut pages: Vec<(Place, u64)> = Vec::new();
         for unit in start / UNIT_BYTES..(start + bytes).div_ceil(UNIT_BYTES) {
             let (from, to) = (start.max(unit * UNIT_BYTES), (start + bytes).min((unit + 1) * UNIT_BYTES));
+            if self.read_from_host(number, unit, to - from) {
+                from_host += 1;
+                continue;
+            }
             let is_in_memory = self.slots.iter().any(|slot| slot.unit == unit && self.is_current(slot));
             match self.flash.get(&unit) {
                 Some((place, _)) if !is_in_memory => {
@@ -524,7 +593,7 @@ impl<'a> Naive<'a> {
                 _ => from_memory += to - from,
             }
         }
-        let pieces = pages.len() + usize::from(from_memory > 0);
+        let pieces = pages.len() + usize::from(from_memory > 0) + from_host;
         self.commands.get_mut(&number).expect("it is under way").pieces = pieces;
         for (page, bytes) in pages {
             self.read_page(page, (true, self.goes_first(number)), bytes, Owner::Piece(number));
@@ -592,7 +661,10 @@ impl<'a> Naive<'a> {
         let is_durable = kind == Kind::Write { fua: true } || layer.buffer_bytes == 0;
         let (first, end) = (start / UNIT_BYTES, (start + bytes).div_ceil(UNIT_BYTES));
         self.counts[HOST_UNITS] += end - first;
-        self.promised -= (end - first) as usize;
+        let is_for_host = self.take_promise(number);
+        if !is_for_host {
+            self.promised -= (end - first) as usize;
+        }
         let mut unit = first;
         while unit < end {
             // The largest page that is filled, else the smallest.
@@ -601,7 +673,14 @@ impl<'a> Naive<'a> {
             let kind = fits.unwrap_or(0);
             for _ in 0..self.page_units(kind).min((end - unit) as usize) {
                 let is_whole = start <= unit * UNIT_BYTES && (unit + 1) * UNIT_BYTES <= start + bytes;
-                self.put((unit, is_whole), (kind, self.goes_first(number)), is_durable.then_some(number));
+                match is_for_host {
+                    true => self.put_in_host(unit, kind),
+                    false => self.put(
+                        (unit, is_whole),
+                        (kind, self.goes_first(number)),
+                        is_durable.then_some(number),
+                    ),
+                }
                 unit += 1;
             }
         }
@@ -613,7 +692,7 @@ impl<'a> Naive<'a> {
     }
 
     /// A unit is written into memory.
-    fn put(
+    pub fn put(
         &mut self,
         (unit, is_whole): (u64, bool),
         (kind, is_urgent): (usize, bool),
@@ -623,18 +702,15 @@ impl<'a> Naive<'a> {
         let newest =
             (0..self.slots.len()).find(|&at| self.slots[at].unit == unit && self.is_current(&self.slots[at]));
         if let Some(at) = newest
-            && self.slots[at].waiter.is_none()
-            && match self.slots[at].stage {
-                SlotStage::Filling => true,
-                // Who goes first does not wait with it.
-                SlotStage::Gathered(_) => !(is_urgent && waiter.is_some()),
-                SlotStage::Leaving => false,
-            }
+            && self.slots[at].is_overwritten()
+            // Who goes first does not wait with what is gathered.
+            && !(is_urgent && waiter.is_some() && self.slots[at].stage != SlotStage::Filling)
         {
             self.slots[at].is_urgent = is_urgent && waiter.is_some();
             self.slots[at].waiter = waiter;
             return;
         }
+        self.forget_unit(unit);
         self.version += 1;
         let (id, stage) = (self.version, SlotStage::Filling);
         let slot =
@@ -667,6 +743,11 @@ impl<'a> Naive<'a> {
     /// Nothing that is gathered waits for more.
     pub fn force(&mut self) {
         self.forced = self.version;
+        self.force_gathered();
+    }
+
+    /// As [`Self::force`], of what is gathered now.
+    pub fn force_gathered(&mut self) {
         (0..self.profile.blocks.len()).for_each(|kind| self.force_kind(kind));
     }
 
@@ -679,34 +760,46 @@ impl<'a> Naive<'a> {
     }
 
     /// What the layer does after each event.
-    fn work(&mut self) {
+    pub fn work(&mut self) {
         if self.layer().is_none() {
             return;
         }
+        self.work_of_layer();
+        while self.go_on() {
+            self.work_of_layer();
+        }
+        for (number, refused) in std::mem::take(&mut self.ended) {
+            self.end(number, refused);
+        }
+        self.begin_moves();
+    }
+
+    fn work_of_layer(&mut self) {
         (0..self.groups.len()).for_each(|group| self.collect(group));
         self.feed_map();
         self.program_urgent();
+        self.fetch_written();
         self.program_gathered();
         if self.is_read_only() {
             let (first, others): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut self.writes).into_iter().partition(|&number| self.goes_first(number));
             self.ended.extend(first.into_iter().chain(others).map(|number| (number, true)));
         }
-        let is_behind = self.map.as_ref().is_some_and(Map::is_behind);
-        while !self.writes.is_empty() && !is_behind {
+        while !self.writes.is_empty() && !self.is_map_behind() {
             let first = self.writes.iter().position(|&number| self.goes_first(number)).unwrap_or(0);
             let number = self.writes[first];
             let Command { start, bytes, .. } = self.commands[&number].command;
             let units = ((start + bytes).div_ceil(UNIT_BYTES) - start / UNIT_BYTES) as usize;
-            if self.slots.len() + self.promised + units > self.slots_max {
-                let is_still = |slot: &Slot| matches!(slot.stage, SlotStage::Gathered(_));
+            if self.own_room() >= units as i64 {
+                self.promised += units;
+            } else if !self.promise_in_host(number) {
+                let is_still = |slot: &Slot| matches!(slot.stage, SlotStage::Gathered(_) | SlotStage::Abroad);
                 if self.promised == 0 && self.slots.iter().all(is_still) {
-                    self.force();
+                    self.force_gathered();
                     self.program_gathered();
                 }
                 break;
             }
-            self.promised += units;
             self.writes.remove(first);
             self.pass(LINK_IN, number, bytes);
         }
@@ -717,9 +810,14 @@ impl<'a> Naive<'a> {
             self.flushes.remove(0);
             self.ended.push((number, false));
         }
-        for (number, refused) in std::mem::take(&mut self.ended) {
-            self.end(number, refused);
-        }
+    }
+
+    pub fn is_map_behind(&self) -> bool {
+        self.map.as_ref().is_some_and(Map::is_behind)
+    }
+
+    pub fn has_urgent_write(&self) -> bool {
+        self.writes.iter().any(|&number| self.goes_first(number))
     }
 
     /// A slot is programmed; what waited for it may complete.

@@ -70,6 +70,7 @@ impl Rig {
             entries_max: 16,
             map_percent: 0,
             read_percent: 0,
+            write_percent: 0,
         };
         let config = ControllerConfig {
             clock: Clock::Threaded,

@@ -65,8 +65,9 @@ fn controller() -> Arc<Controller> {
             bytes: 32 << 12,
             bytes_min: 2 << 12,
             entries_max: 4,
-            map_percent: 50,
-            read_percent: 50,
+            map_percent: 40,
+            read_percent: 30,
+            write_percent: 30,
         }),
         ..ControllerConfig::default()
     };

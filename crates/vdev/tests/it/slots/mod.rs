@@ -69,6 +69,7 @@ pub fn config(clock: Clock) -> ControllerConfig {
             entries_max: 16,
             map_percent: 0,
             read_percent: 50,
+            write_percent: 0,
         }),
         hmb_io_slots: 64,
         faults: FaultPlan::default(),

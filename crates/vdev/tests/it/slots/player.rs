@@ -94,7 +94,8 @@ impl Player {
             bytes_min: PAGE as u64,
             entries_max: 8,
             map_percent: 0,
-            read_percent: 100,
+            read_percent: 60,
+            write_percent: 40,
         };
         let config = ControllerConfig {
             drive: Some(profile(urgent_places)),
