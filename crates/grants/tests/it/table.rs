@@ -131,10 +131,8 @@ fn what_makes_no_sense_is_refused_whole() {
         assert!(parse(&text).is_err(), "accepted:\n{text}");
     }
     let said = parse(&tree("urgent = 1")).unwrap_err().to_string();
-    assert!(
-        said.starts_with("grants.toml: ") && said.contains("urgent = 1") && !said.contains('\n'),
-        "{said}"
-    );
+    let names_it = said.contains("grants.toml") && said.contains("urgent = 1");
+    assert!(names_it && !said.contains('\n'), "{said}");
     let beside =
         tree("capacity = \"1G\"") + &tree("capacity = \"1G\"").replace("\"t\"", "\"u\"").replace("/t", "/tt");
     assert!(parse(&beside).is_ok(), "/tt is not below /t");
