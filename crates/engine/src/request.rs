@@ -1,6 +1,6 @@
 //! What is asked of a device, and what comes back.
 
-use crate::{DeviceError, InvalidRequest};
+use crate::{DeviceError, EngineError, InvalidRequest};
 use nvmed_nvme::SubmissionEntry;
 use nvmed_units::{DeviceAddress, Lba};
 
@@ -286,5 +286,18 @@ impl QueueOptions {
     #[must_use]
     pub fn depth(depth: u16) -> Self {
         Self { depth, priority: Priority::Medium, interrupts: true }
+    }
+
+    /// The depth, if a queue may have it where `depth_max` commands are the most.
+    ///
+    /// # Errors
+    /// [`EngineError::Depth`].
+    pub fn depth_within(&self, depth_max: u16) -> Result<u16, EngineError> {
+        let depth = self.depth;
+        if (1..=depth_max).contains(&depth) {
+            Ok(depth)
+        } else {
+            Err(EngineError::Depth { depth, depth_max })
+        }
     }
 }

@@ -140,10 +140,7 @@ impl Engine for NvmEngine {
     }
 
     fn queue(&self, options: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError> {
-        let depth = options.depth;
-        if !(1..=DEPTH_MAX).contains(&depth) {
-            return Err(EngineError::Depth { depth, depth_max: DEPTH_MAX });
-        }
+        let depth = options.depth_within(DEPTH_MAX)?;
         let queue = Queue::new(&self.shared, depth).ok_or(EngineError::NoQueue { queues_max: QUEUES_MAX })?;
         Ok(Box::new(queue))
     }

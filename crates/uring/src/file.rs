@@ -308,10 +308,7 @@ impl Engine for UringEngine {
     }
 
     fn queue(&self, options: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError> {
-        let depth = options.depth;
-        if !(1..=DEPTH_MAX).contains(&depth) {
-            return Err(EngineError::Depth { depth, depth_max: DEPTH_MAX });
-        }
+        let depth = options.depth_within(DEPTH_MAX)?;
         self.make(depth)
     }
 

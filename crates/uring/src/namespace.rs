@@ -280,10 +280,7 @@ impl Engine for UringCmdEngine {
     }
 
     fn queue(&self, options: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError> {
-        let depth = options.depth;
-        if !(1..=DEPTH_MAX).contains(&depth) {
-            return Err(EngineError::Depth { depth, depth_max: DEPTH_MAX });
-        }
+        let depth = options.depth_within(DEPTH_MAX)?;
         let setup = RingSetup { iopoll: false, large: true };
         let ring = Ring::for_queue(depth, setup)?;
         let registered = ring.register_file(self.node.fd.as_fd()).is_ok();

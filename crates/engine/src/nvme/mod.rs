@@ -111,11 +111,8 @@ impl NvmeEngine {
 
     /// A new queue pair, whose interrupt vector is `vector`, or as its number has it.
     fn pair(&self, options: QueueOptions, vector: Option<u16>) -> Result<NvmeQueue, EngineError> {
-        let (depth_max, queues_max) = (self.geometry.queue_depth_max, self.geometry.queues_max);
-        if !(1..=depth_max).contains(&options.depth) {
-            return Err(EngineError::Depth { depth: options.depth, depth_max });
-        }
-        let number = self.controller.number(queues_max)?;
+        options.depth_within(self.geometry.queue_depth_max)?;
+        let number = self.controller.number(self.geometry.queues_max)?;
         let vector = vector.unwrap_or_else(|| self.controller.vector(number));
         let made = self.create(number, options, vector);
         if made.is_err() {

@@ -1,6 +1,8 @@
 //! A host as small as the specification allows, to look at the controller's answers one by one.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod input;
+
 use nvmed_dma::Transport;
 use nvmed_nvme::{CompletionEntry, SubmissionEntry, register};
 use nvmed_sys::{Mapping, Pages};

@@ -1,5 +1,6 @@
 //! A host that lends memory as bytes tell it, and looks whether the controller keeps to what it was lent.
 
+use crate::host::input::Input;
 use crate::host::{DATA, Host};
 use nvmed_dma::Transport;
 use nvmed_flash::{ArrayProfile, BlockKind, MapCacheProfile, Medium, Profile, TranslationProfile};
@@ -20,21 +21,6 @@ const PAGES: u32 = 16;
 const LIST: usize = 0x5000;
 /// What a page has that nobody touched.
 const UNTOUCHED: u8 = 0xa5;
-
-/// Bytes of an input, and zeroes behind its end.
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
-        self.0 = rest;
-        *first
-    }
-
-    fn below(&mut self, limit: u8) -> usize {
-        usize::from(self.byte() % limit)
-    }
-}
 
 struct Lender {
     host: Host,

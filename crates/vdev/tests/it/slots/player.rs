@@ -3,6 +3,7 @@
 
 use super::{PAGE, SlotHost, UNITS, config, flush, profile, set_feature};
 use crate::host::DATA;
+use crate::host::input::Input;
 use nvmed_dma::Transport;
 use nvmed_nvme::{
     CompletionEntry, HmbIoMetadata, HmbIoPlaces, HmbIoSlots, Status, SubmissionEntry, register,
@@ -23,20 +24,7 @@ const WAITED: u16 = 0xff00;
 /// I/O commands at once.
 const IO_MAX: usize = 6;
 
-/// Bytes of an input, and zeroes behind its end.
-struct Input<'a>(&'a [u8]);
-
 impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
-        self.0 = rest;
-        *first
-    }
-
-    fn below(&mut self, limit: u8) -> usize {
-        usize::from(self.byte() % limit)
-    }
-
     /// A range of blocks, most of them near each other, some beyond the namespace.
     fn range(&mut self, most: u8) -> (usize, usize) {
         let first = match self.byte() {
