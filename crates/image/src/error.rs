@@ -24,6 +24,15 @@ pub enum MediaError {
         /// What it is.
         what: &'static str,
     },
+    /// It is memory without a file system: its bytes cannot be allocated, punched or synced as a file's.
+    #[error(
+        "{path} is a DAX device; an image is a file on a DAX file system: turn the namespace into one (`ndctl \
+         create-namespace -f -e NAMESPACE -m fsdax`), mount it with -o dax, and give a file there with flush=dax"
+    )]
+    DaxDevice {
+        /// The device.
+        path: String,
+    },
     /// Its file system has no memory that is durable itself.
     #[error(
         "{path}: its file system cannot map memory directly (DAX, MAP_SYNC); leave out flush=dax, or put the file on \
@@ -91,7 +100,7 @@ impl MediaError {
             Self::Open { errno, .. } | Self::Memory { errno, .. } | Self::Resize { errno, .. } => *errno,
             Self::Room { .. } => Errno::NOSPC,
             Self::NotDirect { .. } => Errno::OPNOTSUPP,
-            Self::NotAFile { .. } | Self::Size { .. } => Errno::INVAL,
+            Self::NotAFile { .. } | Self::DaxDevice { .. } | Self::Size { .. } => Errno::INVAL,
             Self::InUse { .. } => Errno::BUSY,
         }
     }

@@ -85,8 +85,8 @@ enum Mapped {
     Directly,
 }
 
-/// Maps an image with room behind it, or, where the host gives no such room, without.
-fn map(fd: &OwnedFd, bytes: u64, mapped: Mapped) -> Result<Mapping, Errno> {
+/// Maps an image with room behind it, or, where the host gives no such room, without: to be stored to, and to be read.
+fn map(fd: &OwnedFd, bytes: u64, mapped: Mapped) -> Result<(Mapping, Mapping), Errno> {
     let len = usize::try_from(bytes).map_err(|_| Errno::FBIG)?;
     let room = bytes.saturating_mul(ROOM).min(ROOM_BYTES_MAX).max(bytes) as usize;
     // Whoever else has the file can cut it short.
@@ -94,7 +94,8 @@ fn map(fd: &OwnedFd, bytes: u64, mapped: Mapped) -> Result<Mapping, Errno> {
         Mapped::Pages => Mapping::foreign(fd.as_fd(), 0, len),
         Mapped::Directly => Mapping::foreign_direct(fd.as_fd(), 0, len),
     };
-    shared(room).or_else(|_| shared(len))
+    let both = |len| Ok((shared(len)?, Mapping::foreign_read_only(fd.as_fd(), 0, len)?));
+    both(room).or_else(|_: Errno| both(len))
 }
 
 /// No page.
@@ -130,8 +131,10 @@ static ZEROES: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 pub struct Image {
     fd: QuietFd,
     identity: Identity,
-    /// The image and, behind its end, addresses to grow into; only what is below `bytes` is touched.
-    memory: Mapping,
+    /// The image and, behind its end, addresses to grow into, to be stored to; only what is below `bytes` is touched.
+    stores: Mapping,
+    /// The same to be read: nothing else has an address at which a stray pointer could change the image.
+    reads: Mapping,
     bytes: AtomicU64,
     flush: Flush,
     /// A byte a chunk, see `chunk`. Its pages appear when touched, so that opening does not depend on the size.
@@ -182,7 +185,7 @@ impl Image {
             }
         })?;
         let stat = rustix::fs::fstat(&fd).map_err(fail)?;
-        check_type(&path, FileType::from_raw_mode(stat.st_mode))?;
+        check_type(&path, FileType::from_raw_mode(stat.st_mode), stat.st_rdev)?;
         if options.lock {
             lock(&fd, &path)?;
         }
@@ -196,19 +199,20 @@ impl Image {
         check_size(&path, bytes)?;
         nvmed_sys::survive_cut_files()
             .map_err(|error| fail(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)))?;
-        let memory = map(&fd, bytes, mapped).map_err(|errno| match errno {
+        let (stores, reads) = map(&fd, bytes, mapped).map_err(|errno| match errno {
             Errno::OPNOTSUPP if mapped == Mapped::Directly => MediaError::NotDirect { path: path.clone() },
             errno => fail(errno),
         })?;
         // A child would keep the image open, and so locked, after its parent is gone.
-        memory.forbid_fork().map_err(fail)?;
-        let chunks = memory.len().div_ceil(CHUNK_BYTES as usize);
+        stores.forbid_fork().and_then(|()| reads.forbid_fork()).map_err(fail)?;
+        let chunks = stores.len().div_ceil(CHUNK_BYTES as usize);
         let last_page = page_at_end(&fd, bytes);
         let stored_end = if last_page == NO_PAGE { 0 } else { bytes };
         Ok(Self {
             identity: Identity::of_image(&fd, options.size.is_some()),
             fd: QuietFd::new(fd),
-            memory,
+            stores,
+            reads,
             bytes: AtomicU64::new(bytes),
             flush: options.flush,
             states: Mapping::anonymous(chunks, Pages::Base).map_err(fail)?,
@@ -235,7 +239,7 @@ impl Image {
     /// Bytes that it can grow to without a new mapping.
     #[must_use]
     pub fn room(&self) -> u64 {
-        self.memory.len() as u64
+        self.stores.len() as u64
     }
 
     /// Changes the size, within the room. Nobody touches what goes.
@@ -297,19 +301,19 @@ impl Image {
     /// The host cannot read it, or the file was cut short.
     #[inline]
     pub fn load(&self, span: Span, mut take: impl FnMut(usize, Piece<'_>)) -> Result<(), Status> {
-        if self.memory.is_cut() {
+        if self.reads.is_cut() {
             return self.read_by_call(span, 0, &mut take);
         }
         for (at, part) in chunks(span) {
             let done = (at - span.offset) as usize;
             if self.state(Chunk::of(at)).load(Ordering::Acquire) == chunk::OWNED {
-                take(done, Piece::Memory { memory: &self.memory, at: at as usize, bytes: part as usize });
+                take(done, Piece::Memory { memory: &self.reads, at: at as usize, bytes: part as usize });
             } else {
                 self.read_with_care(Span { offset: at, bytes: part }, done, &mut take)?;
             }
         }
         // What was copied may be zeroes that are not the image's.
-        if self.memory.is_cut() { self.read_by_call(span, 0, &mut take) } else { Ok(()) }
+        if self.reads.is_cut() { self.read_by_call(span, 0, &mut take) } else { Ok(()) }
     }
 
     /// Reads from a chunk that may have holes.
@@ -329,7 +333,7 @@ impl Image {
             }
             chunk::OWNED => take(
                 before,
-                Piece::Memory { memory: &self.memory, at: offset as usize, bytes: bytes as usize },
+                Piece::Memory { memory: &self.reads, at: offset as usize, bytes: bytes as usize },
             ),
             _ => return self.read_by_call(span, before, take),
         }
@@ -388,12 +392,12 @@ impl Image {
         put: impl Fn(&Mapping, usize, usize, usize),
         fill: impl Fn(usize, &mut [u8]),
     ) -> Result<(), Status> {
-        if !self.memory.is_cut() {
+        if !self.stores.is_cut() {
             for (at, part) in chunks(span) {
                 self.own(Chunk::of(at))?;
-                put(&self.memory, at as usize, (at - span.offset) as usize, part as usize);
+                put(&self.stores, at as usize, (at - span.offset) as usize, part as usize);
             }
-            if !self.memory.is_cut() {
+            if !self.stores.is_cut() {
                 return Ok(());
             }
         }
@@ -450,7 +454,7 @@ impl Image {
         release: bool,
         put: impl Fn(&Mapping, usize, usize),
     ) -> Result<(), Status> {
-        if !self.memory.is_cut() {
+        if !self.stores.is_cut() {
             if (release || span.bytes >= CHUNK_BYTES) && self.punch(span) {
                 return Ok(());
             }
@@ -458,10 +462,10 @@ impl Image {
                 let chunk = Chunk::of(at);
                 if self.survey(chunk) != chunk::HOLE {
                     self.own(chunk)?;
-                    put(&self.memory, at as usize, part as usize);
+                    put(&self.stores, at as usize, part as usize);
                 }
             }
-            if !self.memory.is_cut() {
+            if !self.stores.is_cut() {
                 return Ok(());
             }
         }
@@ -500,10 +504,10 @@ impl Image {
         let last = self.last_page.load(Ordering::Acquire);
         if last == NO_PAGE {
             let end = self.stored_end.load(Ordering::Relaxed);
-            return self.memory.is_cut() || end > 0 && !self.reaches(end);
+            return self.is_cut() || end > 0 && !self.reaches(end);
         }
-        self.memory.u8(last as usize).load(Ordering::Relaxed);
-        self.memory.is_cut()
+        self.reads.u8(last as usize).load(Ordering::Relaxed);
+        self.is_cut()
     }
 
     /// Notes a write up to `end`. A read-modify-write, also when it changes nothing: it keeps the copy before it, whose
@@ -514,15 +518,25 @@ impl Image {
     }
 }
 
-fn check_type(path: &str, kind: FileType) -> Result<(), MediaError> {
+fn check_type(path: &str, kind: FileType, device: u64) -> Result<(), MediaError> {
     let what = match kind {
         FileType::RegularFile => return Ok(()),
         FileType::Directory => "a directory",
         FileType::BlockDevice => "a block device (drive it as `uring:PATH`)",
+        FileType::CharacterDevice if subsystem(device).as_deref() == Some("dax") => {
+            return Err(MediaError::DaxDevice { path: path.to_owned() });
+        }
         FileType::CharacterDevice => "a character device",
         _ => "not a regular file",
     };
     Err(MediaError::NotAFile { path: path.to_owned(), what })
+}
+
+/// What a character device belongs to, as the kernel tells.
+fn subsystem(device: u64) -> Option<String> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let link = rustix::fs::readlink(format!("/sys/dev/char/{major}:{minor}/subsystem"), Vec::new()).ok()?;
+    Some(link.to_str().ok()?.rsplit('/').next()?.to_owned())
 }
 
 impl Drop for Image {

@@ -19,6 +19,14 @@ pub enum NvmError {
         /// The file.
         path: String,
     },
+    /// The memory that another process holds cannot be used.
+    #[error("{path}: the memory that `nvmed run` holds cannot be used: {errno} (has it ended?)")]
+    Holder {
+        /// The holder's descriptor.
+        path: String,
+        /// The host's answer.
+        errno: Errno,
+    },
 }
 
 impl NvmError {
@@ -28,6 +36,7 @@ impl NvmError {
         match self {
             Self::Media { error } => error.errno(),
             Self::Processor { .. } => Errno::OPNOTSUPP,
+            Self::Holder { errno, .. } => *errno,
         }
     }
 }

@@ -4,9 +4,7 @@
 
 use core::ptr;
 use nvmed_sys::Mapping;
-
-/// Bytes that a processor writes back as one.
-pub(crate) const LINE_BYTES: usize = 64;
+use nvmed_sys::door::{self, LINE_BYTES};
 
 /// How this processor writes a line of its caches back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +100,7 @@ impl WriteBack {
         let inside = from_at.checked_add(bytes).is_some_and(|end| end <= from.len());
         assert!(inside, "{bytes} bytes at {from_at} of a mapping of {} bytes", from.len());
         // SAFETY: the source is inside its mapping, by the assertion, and lives as long as it is borrowed.
-        unsafe { self.store(memory, at, from.address().add(from_at), bytes) }
+        unsafe { self.store_all(memory, at, from.address().add(from_at), bytes) }
     }
 
     /// As [`WriteBack::copy`], of a slice.
@@ -111,6 +109,16 @@ impl WriteBack {
     /// When the range is not inside the mapping.
     pub(crate) fn write(self, memory: &Mapping, at: usize, bytes: &[u8]) {
         // SAFETY: a slice is valid for its length, and lives during the call.
+        unsafe { self.store_all(memory, at, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// As [`WriteBack::write`], of a buffer that may be a program's; how many bytes arrived, from the first on. That it
+    /// is fewer may also be the fault of `memory`, whose next touch says so.
+    ///
+    /// # Panics
+    /// As [`WriteBack::write`].
+    pub(crate) fn take(self, memory: &Mapping, at: usize, bytes: &[u8]) -> usize {
+        // SAFETY: only the door reads the slice, which need not be there.
         unsafe { self.store(memory, at, bytes.as_ptr(), bytes.len()) }
     }
 
@@ -125,69 +133,59 @@ impl WriteBack {
         }
     }
 
+    /// Stores all of it.
+    ///
     /// # Safety
     /// `from` is valid for reads of `bytes` bytes, and no Rust reference to the bytes of `memory` exists.
-    unsafe fn store(self, memory: &Mapping, at: usize, from: *const u8, bytes: usize) {
+    #[inline]
+    unsafe fn store_all(self, memory: &Mapping, at: usize, from: *const u8, bytes: usize) {
+        // SAFETY: by the contract.
+        let arrived = unsafe { self.store(memory, at, from, bytes) };
+        if arrived < bytes {
+            // The source is there: it is the medium that was not. Outside the door its touch is answered by what guards
+            // the mapping.
+            // SAFETY: as in `store`, which has made the assertion.
+            unsafe { ptr::copy(from.add(arrived), memory.address().add(at + arrived), bytes - arrived) }
+            self.lines(memory, at + arrived, bytes - arrived);
+        }
+    }
+
+    /// Stores what is there of `from`; how many bytes arrived, from the first on, whose lines are written back.
+    ///
+    /// # Safety
+    /// `from` has `bytes` bytes that are there or that only the door may find missing, and no Rust reference to the
+    /// bytes of `memory` exists.
+    unsafe fn store(self, memory: &Mapping, at: usize, from: *const u8, bytes: usize) -> usize {
         let inside = at.checked_add(bytes).is_some_and(|end| end <= memory.len());
         assert!(inside, "{bytes} bytes at {at} of a mapping of {} bytes", memory.len());
         let head = (at.next_multiple_of(LINE_BYTES) - at).min(bytes);
         let lines = (bytes - head) / LINE_BYTES * LINE_BYTES;
-        let tail = bytes - head - lines;
-        // SAFETY: `head + lines + tail == bytes`, which are inside the mapping, by the assertion, and valid at `from`,
-        // by the contract; `at + head` is a multiple of a line wherever `lines` is not 0, since mappings begin on
-        // pages. Bytes of a mapping are reached by raw copies and atomics only, so that a reader at the same time gets
-        // a mixture and nothing worse. `copy` takes ranges that overlap; lines that do are a caller who copies within
-        // one medium, and get a mixture, too.
-        unsafe {
+        // SAFETY: `head`, `lines` and what follows are inside the mapping, by the assertion; `at + head` is a multiple
+        // of a line wherever `lines` is not 0, since mappings begin on pages. Bytes of a mapping are reached by raw
+        // copies and atomics only, so that a reader at the same time gets a mixture and nothing worse. A caller who
+        // copies within one medium gets a mixture where the ranges overlap: the routines are no more than loads and
+        // stores.
+        let (whole, arrived) = unsafe {
             let to = memory.address().add(at);
-            ptr::copy(from, to, head);
-            stream(to.add(head), from.add(head), lines);
-            ptr::copy(from.add(head + lines), to.add(head + lines), tail);
-        }
+            let begun = if head > 0 { head - door::transfer(to, from, head) } else { 0 };
+            if begun < head {
+                (0, begun)
+            } else {
+                let whole = head + door::stream(to.add(head), from.add(head), lines);
+                // The ragged end; or the line of which a part was not there.
+                let rest = (bytes - whole).min(LINE_BYTES);
+                let left = if rest > 0 { door::transfer(to.add(whole), from.add(whole), rest) } else { 0 };
+                (whole, whole + rest - left)
+            }
+        };
         if head > 0 {
-            self.lines(memory, at, head);
+            self.lines(memory, at, arrived.min(head));
         }
-        if tail > 0 {
-            self.lines(memory, at + head + lines, tail);
+        if arrived > whole.max(head) {
+            self.lines(memory, at + whole, arrived - whole);
         }
+        arrived
     }
-}
-
-/// Copies whole lines past the caches.
-///
-/// # Safety
-/// `to` is a multiple of a line, both are valid for `bytes` bytes, a multiple of a line. The caller's thread calls
-/// [`drain`] before it tells another one.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-unsafe fn stream(to: *mut u8, from: *const u8, bytes: usize) {
-    use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-    for line in (0..bytes).step_by(LINE_BYTES) {
-        // SAFETY: the line is inside both ranges, by the contract; loads need no alignment, and each quarter of a line
-        // is a multiple of 16 at `to`. SSE2 is a part of x86-64.
-        unsafe {
-            let (to, from) = (to.add(line).cast::<__m128i>(), from.add(line).cast::<__m128i>());
-            let quarters = [
-                _mm_loadu_si128(from),
-                _mm_loadu_si128(from.add(1)),
-                _mm_loadu_si128(from.add(2)),
-                _mm_loadu_si128(from.add(3)),
-            ];
-            _mm_stream_si128(to, quarters[0]);
-            _mm_stream_si128(to.add(1), quarters[1]);
-            _mm_stream_si128(to.add(2), quarters[2]);
-            _mm_stream_si128(to.add(3), quarters[3]);
-        }
-    }
-}
-
-/// # Safety
-/// Both are valid for `bytes` bytes.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline]
-unsafe fn stream(to: *mut u8, from: *const u8, bytes: usize) {
-    // SAFETY: by the contract.
-    unsafe { ptr::copy(from, to, bytes) }
 }
 
 /// Waits until this thread's stores are on their way to the medium, and before all that it stores later.
@@ -236,6 +234,9 @@ mod tests {
                 }
             }
         }
+        let arrived = way.take(&memory, 100, &bytes[..300]);
+        assert_eq!(arrived, 300, "what is there arrives");
+        assert!(memory.equal(100, &from, 0, 300));
         memory.fill(0, 4096, 7);
         way.zero(&memory, 5, 4090);
         way.store_word(&memory, 8, 0x0101_0101_0101_0101);

@@ -15,6 +15,7 @@ mod error;
 mod instructions;
 mod memory;
 mod queue;
+mod ram;
 mod record;
 
 pub use engine::{NvmEngine, NvmOptions};

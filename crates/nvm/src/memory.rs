@@ -3,12 +3,14 @@
 use crate::dirty::Dirty;
 use crate::error::NvmError;
 use crate::instructions::{self, WriteBack};
+use crate::ram::Ram;
 use crate::record::{Record, What};
 use nvmed_image::{FileOptions, Flush, Identity, Image, MediaError, Owed, Piece, Span, SyncCall, check_size};
 use nvmed_mutant::Mutant;
 use nvmed_nvme::Status;
 use nvmed_sys::sync::{Arc, OnceLock};
-use nvmed_sys::{Mapping, Pages};
+use nvmed_sys::{Mapping, door};
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -43,6 +45,13 @@ pub enum Place {
         /// How many.
         bytes: u64,
     },
+    /// In such memory that another process made and holds: it outlives this one.
+    Held {
+        /// The holder's descriptor, as `/proc/PID/fd/N`.
+        path: PathBuf,
+        /// How many of its bytes.
+        bytes: u64,
+    },
 }
 
 /// How to open a medium.
@@ -58,7 +67,7 @@ pub struct MemoryOptions {
 #[derive(Debug)]
 enum Bytes {
     File(Box<Image>),
-    Ram { memory: Mapping, bytes: u64 },
+    Ram(Ram),
 }
 
 /// A byte-addressable medium.
@@ -66,8 +75,8 @@ enum Bytes {
 /// A store is on its way when its thread has settled it, and durable when a fence that began after that has
 /// returned, whoever made the fence. What was not settled before a fence may be durable or not after a cut of power, in
 /// any order, torn at 8 bytes: aligned words are whole, and several stores to one word keep their order. So whoever
-/// publishes something settles it first. The bytes that are stored are the caller's own; a program's memory, which may
-/// not be there, is not read here.
+/// publishes something settles it first. Bytes of a program, whose memory may not be there, go by [`Memory::give`] and
+/// [`Memory::take`], all others are the caller's own.
 ///
 /// All ranges are inside the medium: another one is the caller's mistake and panics.
 #[derive(Debug)]
@@ -102,14 +111,17 @@ impl Memory {
             }
             Place::Ram { bytes } => {
                 check_size("memory", bytes)?;
-                let fail = |errno| MediaError::Memory { bytes, errno };
-                let len = usize::try_from(bytes).map_err(|_| fail(rustix::io::Errno::NOMEM))?;
-                Bytes::Ram { memory: Mapping::shareable(len, Pages::Huge).map_err(fail)?, bytes }
+                Bytes::Ram(Ram::new(bytes).map_err(|errno| MediaError::Memory { bytes, errno })?)
+            }
+            Place::Held { path, bytes } => {
+                check_size("memory", bytes)?;
+                let fail = |errno| NvmError::Holder { path: path.display().to_string(), errno };
+                Bytes::Ram(Ram::held(&path, bytes).map_err(fail)?)
             }
         };
         let size = match &bytes {
             Bytes::File(image) => image.bytes(),
-            Bytes::Ram { bytes, .. } => *bytes,
+            Bytes::Ram(ram) => ram.bytes,
         };
         let dirty = Dirty::new(size).map_err(|errno| MediaError::Memory { bytes: size, errno })?;
         let inherited = AtomicBool::new(true);
@@ -121,7 +133,7 @@ impl Memory {
     pub fn bytes(&self) -> u64 {
         match &self.bytes {
             Bytes::File(image) => image.bytes(),
-            Bytes::Ram { bytes, .. } => *bytes,
+            Bytes::Ram(ram) => ram.bytes,
         }
     }
 
@@ -141,7 +153,7 @@ impl Memory {
     pub(crate) fn identity(&self) -> Identity {
         match &self.bytes {
             Bytes::File(image) => image.identity(),
-            Bytes::Ram { .. } => Identity::drawn(),
+            Bytes::Ram(_) => Identity::drawn(),
         }
     }
 
@@ -182,6 +194,20 @@ impl Memory {
         })
     }
 
+    /// As [`Memory::read`], into a buffer that may be a program's: what of it is not there is told by
+    /// [`nvmed_sys::door::lost`], and nothing is given behind the hole until that is asked.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    #[inline]
+    pub fn give(&self, at: u64, into: &mut [u8]) -> Result<(), Status> {
+        let span = self.inside(at, into.len());
+        self.load(span, |done, piece| match piece {
+            Piece::Memory { memory, at, bytes } => memory.give(at, &mut into[done..done + bytes]),
+            Piece::Bytes(bytes) => door::give(bytes, &mut into[done..done + bytes.len()]),
+        })
+    }
+
     /// Copies `bytes` bytes at `at` to `to_offset` of `to`.
     ///
     /// # Errors
@@ -191,8 +217,8 @@ impl Memory {
         let span = self.inside(at, bytes);
         match &self.bytes {
             Bytes::File(image) => image.read(span.offset, to, to_offset, bytes),
-            Bytes::Ram { memory, .. } => {
-                memory.copy(span.offset as usize, to, to_offset, bytes);
+            Bytes::Ram(ram) => {
+                ram.reads.copy(span.offset as usize, to, to_offset, bytes);
                 Ok(())
             }
         }
@@ -234,9 +260,9 @@ impl Memory {
     fn load(&self, span: Span, mut take: impl FnMut(usize, Piece<'_>)) -> Result<(), Status> {
         match &self.bytes {
             Bytes::File(image) => image.load(span, take),
-            Bytes::Ram { memory, .. } => {
+            Bytes::Ram(ram) => {
                 let (at, bytes) = (span.offset as usize, span.bytes as usize);
-                take(0, Piece::Memory { memory, at, bytes });
+                take(0, Piece::Memory { memory: &ram.reads, at, bytes });
                 Ok(())
             }
         }
@@ -255,6 +281,57 @@ impl Memory {
             |memory, at, done, part| way.write(memory, at, &bytes[done..done + part]),
             |done, page| page.copy_from_slice(&bytes[done..done + page.len()]),
         )
+    }
+
+    /// As [`Memory::store`], from a buffer that may be a program's: what of it is not there, and all behind that,
+    /// becomes zeroes, and is told by [`nvmed_sys::door::lost`]; whether all of it was there.
+    ///
+    /// # Errors
+    /// As [`Memory::store`].
+    pub fn take(&self, at: u64, bytes: &[u8]) -> Result<bool, Status> {
+        if cfg!(debug_assertions) && self.record.get().is_some() {
+            return self.take_recorded(at, bytes);
+        }
+        let span = self.inside(at, bytes.len());
+        let way = self.write_back;
+        let hole = Cell::new(None);
+        let put = |memory: &Mapping, at, done, part| {
+            let arrived =
+                if hole.get().is_some() { 0 } else { way.take(memory, at, &bytes[done..done + part]) };
+            if arrived < part {
+                // Outside the door: where it is the medium that was not there, what guards it sees that now.
+                way.zero(memory, at + arrived, part - arrived);
+                if !memory.is_cut() && hole.get().is_none() {
+                    hole.set(Some(done + arrived));
+                }
+            }
+        };
+        let fill = |done: usize, page: &mut [u8]| {
+            if done == 0 {
+                // All of it, once more.
+                hole.set(None);
+            }
+            let arrived =
+                if hole.get().is_some() { 0 } else { door::take(&bytes[done..done + page.len()], page) };
+            page[arrived..].fill(0);
+            if arrived < page.len() && hole.get().is_none() {
+                hole.set(Some(done + arrived));
+            }
+        };
+        self.put(span, put, fill)?;
+        Ok(hole.get().map(|at| door::note(bytes.as_ptr().addr() + at)).is_none())
+    }
+
+    /// As [`Memory::take`]; what is recorded is what is stored, whatever becomes of the buffer meanwhile.
+    #[cold]
+    fn take_recorded(&self, at: u64, bytes: &[u8]) -> Result<bool, Status> {
+        let mut copy = vec![0; bytes.len()];
+        let arrived = door::take(bytes, &mut copy);
+        self.store(at, &copy)?;
+        if arrived < bytes.len() {
+            door::note(bytes.as_ptr().addr() + arrived);
+        }
+        Ok(arrived == bytes.len())
     }
 
     /// As [`Memory::store`], of `bytes` bytes at `offset` of `from`.
@@ -322,7 +399,7 @@ impl Memory {
                     self.dirty.mark(span);
                 }
             }
-            Bytes::Ram { memory, .. } => put(memory, span.offset as usize, 0, span.bytes as usize),
+            Bytes::Ram(ram) => put(&ram.stores, span.offset as usize, 0, span.bytes as usize),
         }
         Ok(())
     }
@@ -345,7 +422,7 @@ impl Memory {
                     self.dirty.mark(span);
                 }
             }
-            Bytes::Ram { memory, .. } => zero_memory(memory, span, way),
+            Bytes::Ram(ram) => zero_memory(&ram.stores, span, way),
         }
         Ok(())
     }

@@ -31,7 +31,8 @@ impl Mapping {
     }
 
     /// As [`Mapping::read`], into a buffer that may be a program's: what of it is not there is told by [`door::lost`].
-    /// Until that is asked nothing is given behind the hole, where what is not the program's buffer lies.
+    /// Until that is asked nothing is given behind the hole, where what is not the program's buffer lies. What is
+    /// missing of a file that was cut short is told by [`Mapping::is_cut`] and not there.
     ///
     /// # Panics
     /// As [`Mapping::read`].
@@ -43,22 +44,29 @@ impl Mapping {
         let src = self.at(offset, dst.len());
         // SAFETY: as for `read`.
         let left = unsafe { door::transfer(dst.as_mut_ptr(), src, dst.len()) };
-        if left > 0 {
+        if left > 0 && self.is_there(offset + dst.len() - left) {
             door::note(dst.as_ptr().addr() + dst.len() - left);
         }
+    }
+
+    /// Whether this side of a copy has the byte at `offset`, which the door met nothing at: a touch outside the door,
+    /// which is answered by what guards the mapping.
+    #[cold]
+    fn is_there(&self, offset: usize) -> bool {
+        self.u8(offset).load(crate::atomic::Ordering::Relaxed);
+        !self.is_cut()
     }
 
     /// The same where this thread may have met a hole already, or no handler stands.
     #[cold]
     fn give_with_care(&self, offset: usize, dst: &mut [u8]) {
         // Once more, where the caller has not believed the first time; but nothing behind the hole.
-        let before_hole = |lost: usize| lost.saturating_sub(dst.as_ptr().addr()).min(dst.len());
-        let sound = door::lost_so_far().map_or(dst.len(), before_hole);
+        let sound = door::before_hole(dst);
         let dst = &mut dst[..sound];
         let src = self.at(offset, dst.len());
         // SAFETY: as for `read`.
         let arrived = unsafe { door::copy(dst.as_mut_ptr(), src, dst.len()) };
-        if arrived < dst.len() {
+        if arrived < dst.len() && self.is_there(offset + arrived) {
             door::note(dst.as_ptr().addr() + arrived);
         }
     }
@@ -85,7 +93,9 @@ impl Mapping {
         let left = unsafe { door::transfer(dst, src.as_ptr(), src.len()) };
         if left > 0 {
             self.fill(offset + src.len() - left, left, 0);
-            door::note(src.as_ptr().addr() + src.len() - left);
+            if !self.is_cut() {
+                door::note(src.as_ptr().addr() + src.len() - left);
+            }
         }
         left == 0
     }

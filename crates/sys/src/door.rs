@@ -196,9 +196,43 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     ".size nvmed_door_there, . - nvmed_door_there",
+    // rdi: to, a multiple of a line; rsi: from; rdx: bytes, a multiple of a line. Answers in rax the bytes that were
+    // not moved, whole lines: all of a line is loaded before any of it is stored.
+    ".balign 16",
+    ".hidden nvmed_door_stream",
+    ".globl nvmed_door_stream",
+    ".type nvmed_door_stream,@function",
+    "nvmed_door_stream:",
+    ".cfi_startproc",
+    "mov rax, rdx",
+    "test rax, rax",
+    "je nvmed_door_streamed",
+    "2:",
+    "movdqu xmm0, xmmword ptr [rsi]",
+    "movdqu xmm1, xmmword ptr [rsi + 16]",
+    "movdqu xmm2, xmmword ptr [rsi + 32]",
+    "movdqu xmm3, xmmword ptr [rsi + 48]",
+    "movntdq xmmword ptr [rdi], xmm0",
+    "movntdq xmmword ptr [rdi + 16], xmm1",
+    "movntdq xmmword ptr [rdi + 32], xmm2",
+    "movntdq xmmword ptr [rdi + 48], xmm3",
+    "add rsi, {line}",
+    "add rdi, {line}",
+    "sub rax, {line}",
+    "jne 2b",
+    ".hidden nvmed_door_streamed",
+    ".globl nvmed_door_streamed",
+    "nvmed_door_streamed:",
+    "ret",
+    ".cfi_endproc",
+    ".size nvmed_door_stream, . - nvmed_door_stream",
     ".popsection",
     whole = const WHOLE_BYTES,
+    line = const LINE_BYTES,
 );
+
+/// Bytes of a line, which [`stream`] stores as one.
+pub const LINE_BYTES: usize = 64;
 
 /// From here on the processor's own copy is as fast as ours.
 const WHOLE_BYTES: usize = 1024;
@@ -207,10 +241,12 @@ unsafe extern "C" {
     fn nvmed_door_copy(to: *mut u8, from: *const u8, bytes: usize) -> usize;
     fn nvmed_door_string(to: *mut u8, from: *const u8, bytes: usize) -> usize;
     fn nvmed_door_there(from: *const u8, bytes: usize) -> usize;
+    fn nvmed_door_stream(to: *mut u8, from: *const u8, bytes: usize) -> usize;
     static nvmed_door_again: u8;
     static nvmed_door_copied: u8;
     static nvmed_door_absent: u8;
     static nvmed_door_lost: u8;
+    static nvmed_door_streamed: u8;
 }
 
 /// Whether a handler stands that asks [`recovery`].
@@ -236,6 +272,7 @@ pub fn recovery(at: usize) -> Option<usize> {
         ((&raw const nvmed_door_again).cast(), &raw const nvmed_door_copied),
         (nvmed_door_string as *const (), &raw const nvmed_door_lost),
         (nvmed_door_there as *const (), &raw const nvmed_door_absent),
+        (nvmed_door_stream as *const (), &raw const nvmed_door_streamed),
     ];
     ways.iter().find(|(from, to)| (from.addr()..to.addr()).contains(&at)).map(|(_, to)| to.addr())
 }
@@ -256,14 +293,28 @@ std::thread_local! {
 /// As [`copy`].
 #[inline(always)]
 #[must_use]
-pub(crate) unsafe fn transfer(to: *mut u8, from: *const u8, bytes: usize) -> usize {
+pub unsafe fn transfer(to: *mut u8, from: *const u8, bytes: usize) -> usize {
     // SAFETY: as in `copy`.
     unsafe { nvmed_door_copy(to, from, bytes) }
 }
 
-/// Notes where a transfer has met nothing; of several places the lowest.
+/// Copies whole lines past the caches (non-temporal stores), from what may be the program's; how many bytes arrived, a
+/// multiple of a line: one of which a byte is not there is not touched. Where no handler stands a fault ends the
+/// process. A fault of the other side is taken for one of the program's: whoever has that side looks.
+///
+/// # Safety
+/// As [`copy`]; `to` and `bytes` are multiples of [`LINE_BYTES`]. The caller's thread executes SFENCE before it tells
+/// another one.
+#[inline(always)]
+#[must_use]
+pub unsafe fn stream(to: *mut u8, from: *const u8, bytes: usize) -> usize {
+    // SAFETY: as in `copy`; the routine moves whole lines to aligned ones, by the contract.
+    bytes - unsafe { nvmed_door_stream(to, from, bytes) }
+}
+
+/// Notes where a transfer has met nothing, an address; of several the lowest. It is told by [`lost`].
 #[cold]
-pub(crate) fn note(at: usize) {
+pub fn note(at: usize) {
     let before = LOST.get();
     LOST.set(Some(before.map_or(at, |before| before.min(at))));
     if before.is_none() {
@@ -282,11 +333,6 @@ pub fn lost() -> Option<usize> {
 #[inline(always)]
 pub(crate) fn is_usual() -> bool {
     UNUSUAL.load(Ordering::Relaxed) == 0
-}
-
-/// As [`lost`], which tells it still: what is behind that place is not to be touched.
-pub(crate) fn lost_so_far() -> Option<usize> {
-    LOST.get()
 }
 
 #[cold]
@@ -326,6 +372,34 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> usize {
     // SAFETY: the caller's contract; at a fault the handler goes on behind the copying instruction. The direction flag
     // is clear at every call (System V ABI).
     bytes - unsafe { nvmed_door_copy(to, from, bytes) }
+}
+
+/// Copies from a buffer that may be a program's; how many bytes arrived, from the first on.
+///
+/// # Panics
+/// When the lengths differ.
+#[must_use]
+pub fn take(from: &[u8], into: &mut [u8]) -> usize {
+    assert_eq!(from.len(), into.len(), "as many bytes as there is room for");
+    // SAFETY: two references of this length, of which one is unique, so that they do not overlap.
+    unsafe { copy(into.as_mut_ptr(), from.as_ptr(), from.len()) }
+}
+
+/// Copies into a buffer that may be a program's, as [`crate::Mapping::give`] does from a mapping.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn give(from: &[u8], into: &mut [u8]) {
+    let sound = before_hole(into);
+    let arrived = take(&from[..sound], &mut into[..sound]);
+    if arrived < sound {
+        note(into.as_ptr().addr() + arrived);
+    }
+}
+
+/// How many bytes of a buffer lie before the hole that this thread has met, of which nobody has asked yet.
+pub(crate) fn before_hole(of: &[u8]) -> usize {
+    LOST.get().map_or(of.len(), |lost| lost.saturating_sub(of.as_ptr().addr()).min(of.len()))
 }
 
 /// Copies the C string of the program's at the address `from`, as far as it fits before the last [`STRING_SLACK`] bytes
@@ -531,6 +605,27 @@ mod tests {
         }
     }
 
+    /// Lines up to the end of the page and across it: whole ones, and the rest of the target as it was.
+    fn check_lines(page: *mut u8) {
+        #[repr(align(64))]
+        struct Lines([u8; 512]);
+        for (there, bytes) in [(512, 512), (300, 512), (256, 512), (255, 256), (63, 64), (0, 64), (0, 0)] {
+            let from = page.wrapping_add(PAGE - there);
+            let mut to = Lines([7; 512]);
+            // SAFETY: the page has so many bytes; the target is aligned and has 512.
+            let arrived = unsafe {
+                from.write_bytes(9, there);
+                stream(to.0.as_mut_ptr(), from, bytes)
+            };
+            assert_eq!(arrived, there.min(bytes) / LINE_BYTES * LINE_BYTES, "{bytes} bytes of {there}");
+            assert!(to.0[..arrived].iter().all(|&byte| byte == 9), "{bytes} bytes of {there}");
+            assert!(to.0[arrived..].iter().all(|&byte| byte == 7), "{bytes} bytes of {there}");
+        }
+        let (mut whole, buffer) = ([0; 100], [5; 100]);
+        assert_eq!(take(&buffer, &mut whole), 100);
+        assert_eq!(whole, buffer);
+    }
+
     #[test]
     fn what_a_transfer_has_lost_is_told_once() {
         note(9);
@@ -547,6 +642,7 @@ mod tests {
         set_watched(true);
         check();
         let page = last_page();
+        check_lines(page);
         for (from, bytes, are) in [(100, 5000, 100), (0, 1, 0), (PAGE, PAGE + 1, PAGE), (9, 9, 9)] {
             assert_eq!(there(page.addr() + PAGE - from, bytes), are);
         }

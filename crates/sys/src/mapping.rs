@@ -268,9 +268,15 @@ impl Mapping {
     /// # Errors
     /// What `mmap` answers.
     pub fn foreign(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, Errno> {
-        let mut mapping = Self::shared(fd, offset, len, Pages::Base)?;
-        mapping.guard = Guard::new(mapping.base.as_ptr() as usize, len);
-        Ok(mapping)
+        Ok(Self::shared(fd, offset, len, Pages::Base)?.guarded())
+    }
+
+    /// As [`Mapping::foreign`], for who only reads: a store to it is a `SIGSEGV`.
+    ///
+    /// # Errors
+    /// What `mmap` answers.
+    pub fn foreign_read_only(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, Errno> {
+        Ok(Self::read_only(fd, offset, len, Pages::Base)?.guarded())
     }
 
     /// As [`Mapping::foreign`], of a file whose memory is durable itself: what is written back from the processor's
@@ -283,9 +289,13 @@ impl Mapping {
         let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC | MapFlags::NORESERVE;
         // SAFETY: a null hint; the mapping touches no existing memory.
         let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, flags, fd, offset)? };
-        let mut mapping = Self::adopt(base, len, Pages::Base, Some((fd, offset)));
-        mapping.guard = Guard::new(base.addr(), len);
-        Ok(mapping)
+        Ok(Self::adopt(base, len, Pages::Base, Some((fd, offset))).guarded())
+    }
+
+    /// With what answers touches behind the end of its file.
+    fn guarded(mut self) -> Self {
+        self.guard = Guard::new(self.base.as_ptr().addr(), self.len);
+        self
     }
 
     /// Whether a touch of this memory has met nothing, because its file was cut short or the host could not read it:
@@ -409,6 +419,16 @@ impl Mapping {
         // SAFETY: the range is ours by `at`; populating changes no bytes. Its failure (an older kernel, no
         // memory) leaves the pages to be faulted one by one.
         let _ = unsafe { rustix::mm::madvise(base.cast(), len, Advice::LinuxPopulateWrite) };
+    }
+
+    /// Makes the pages of a range that the file has present, to be read (`MADV_POPULATE_READ`), where the kernel can.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    pub fn populate_read(&self, offset: usize, len: usize) {
+        let base = self.at(offset, len);
+        // SAFETY: as for `populate`.
+        let _ = unsafe { rustix::mm::madvise(base.cast(), len, Advice::LinuxPopulateRead) };
     }
 
     /// Puts one huge page behind [`HUGE_BYTES`] from `offset` on, a multiple of as many, of memory made with

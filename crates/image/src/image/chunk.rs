@@ -144,8 +144,9 @@ impl Image {
             Err(_) => return Err(Status::WRITE_FAULT),
         }
         // All pages of a new chunk at once. Those of an old one would all be written at the next flush.
-        if before == HOLE && !self.memory.is_cut() {
-            self.memory.populate(begin as usize, len as usize);
+        if before == HOLE && !self.is_cut() {
+            self.stores.populate(begin as usize, len as usize);
+            self.reads.populate_read(begin as usize, len as usize);
         }
         self.note_owned(chunk);
         Ok(())

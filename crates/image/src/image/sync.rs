@@ -81,8 +81,8 @@ impl Image {
         let synced = match call {
             SyncCall::None => true,
             // Of a file that was cut, some pages are no longer those of the mapping.
-            SyncCall::Run(span) if !self.memory.is_cut() => {
-                self.memory.sync_range(span.offset as usize, span.bytes as usize).is_ok()
+            SyncCall::Run(span) if !self.is_cut() => {
+                self.stores.sync_range(span.offset as usize, span.bytes as usize).is_ok()
             }
             SyncCall::Run(_) | SyncCall::File => rustix::fs::fdatasync(&self.fd).is_ok(),
         };
@@ -98,6 +98,6 @@ impl Image {
     #[must_use]
     #[inline]
     pub fn is_cut(&self) -> bool {
-        self.memory.is_cut()
+        self.stores.is_cut() || self.reads.is_cut()
     }
 }

@@ -1,7 +1,10 @@
 //! Files as media: what is no medium is told in a line, and a file that loses something ends no process.
 
 use crate::{Scratch, file};
+use nvmed_image::{FileOptions, Flush, Image, Piece, Span};
 use nvmed_nvm::{FlushTo, Memory, MemoryOptions, NvmEngine, NvmError, NvmOptions, Place};
+use nvmed_sys::{Mapping, Pages};
+use rustix::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 
@@ -167,4 +170,61 @@ fn a_device_says_what_it_is() {
     let geometry = nvmed_engine::Engine::geometry(&engine);
     assert_eq!((geometry.lba_bytes, geometry.bytes()), (4096, BYTES));
     assert_eq!(geometry.model, "memory (flush=process)");
+}
+
+/// Memory that another process holds is what it was when one that had it ends, however that ends.
+#[test]
+fn memory_that_is_held_outlives_its_user() {
+    let held = Mapping::shareable(BYTES as usize, Pages::Base).expect("memory");
+    let (descriptor, _) = held.backing().expect("a file");
+    let path = Path::new("/proc/self/fd").join(descriptor.as_raw_fd().to_string());
+    let options = |bytes| {
+        let place = Place::Held { path: path.clone(), bytes };
+        MemoryOptions { place, flush: FlushTo::Process }
+    };
+    let memory = Memory::open(options(BYTES)).expect("memory");
+    assert_eq!((memory.bytes(), memory.is_file()), (BYTES, false));
+    memory.store(1000, &[5; 100]).expect("bytes");
+    // No fence, and nothing is dropped: as a process that is killed.
+    std::mem::forget(memory);
+    let mut bytes = [0; 100];
+    Memory::open(options(BYTES)).expect("memory").read(1000, &mut bytes).expect("bytes");
+    assert_eq!(bytes, [5; 100]);
+    let longer = Memory::open(options(2 * BYTES)).expect_err("too short");
+    assert_eq!(longer.errno(), rustix::io::Errno::FBIG);
+    let place = Place::Held { path: "/proc/self/fd/none".into(), bytes: BYTES };
+    let gone = Memory::open(MemoryOptions { place, flush: FlushTo::Process });
+    let gone = gone.expect_err("nobody holds it").to_string();
+    assert!(gone.contains("that `nvmed run` holds cannot be used") && !gone.contains('\n'), "{gone}");
+}
+
+/// What a file is read from has no address at which it could be changed.
+#[test]
+fn reads_are_from_memory_that_cannot_be_stored_to() {
+    let scratch = Scratch::new();
+    let options = FileOptions { path: scratch.image(), size: Some(BYTES), flush: Flush::Process, lock: true };
+    let image = Image::open(options).expect("a file");
+    image.write(0, &Mapping::anonymous(4096, Pages::Base).expect("memory"), 0, 4096).expect("bytes");
+    let mut seen = 0;
+    image
+        .load(Span { offset: 0, bytes: 4096 }, |_, piece| {
+            if let Piece::Memory { memory, .. } = piece {
+                seen += 1;
+                assert_eq!(rights(memory.address().addr()), "r--s");
+            }
+        })
+        .expect("bytes");
+    assert_eq!(seen, 1, "a chunk that was written is memory");
+}
+
+/// What may be done with the memory at an address (`/proc/self/maps`).
+fn rights(address: usize) -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("the kernel's list");
+    let holds = |line: &&str| {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        let number = |text| usize::from_str_radix(text, 16).expect("an address");
+        range.is_some_and(|(begin, end)| (number(begin)..number(end)).contains(&address))
+    };
+    let line = maps.lines().find(holds).expect("a mapping");
+    line.split_whitespace().nth(1).expect("rights").to_owned()
 }

@@ -2,6 +2,7 @@
 
 mod cuts;
 mod files;
+mod program;
 mod queues;
 mod syncs;
 

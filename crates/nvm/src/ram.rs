@@ -1,0 +1,48 @@
+//! Memory without a file of the host's: this process's, or one that another process holds.
+
+use nvmed_sys::{Mapping, Pages};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::path::Path;
+
+/// Memory without a file of the host's.
+#[derive(Debug)]
+pub(crate) struct Ram {
+    /// To be stored to.
+    pub(crate) stores: Mapping,
+    /// The same to be read: nothing else has an address at which a stray pointer could change the medium.
+    pub(crate) reads: Mapping,
+    pub(crate) bytes: u64,
+}
+
+impl Ram {
+    /// New memory of `bytes` bytes, which goes with its last user.
+    ///
+    /// # Errors
+    /// The host has no room for it.
+    pub(crate) fn new(bytes: u64) -> Result<Self, Errno> {
+        let len = usize::try_from(bytes).map_err(|_| Errno::NOMEM)?;
+        Self::of(Mapping::shareable(len, Pages::Huge)?, bytes)
+    }
+
+    /// `bytes` bytes of memory that another process holds, by the path of its descriptor.
+    ///
+    /// # Errors
+    /// It is not there, or shorter.
+    pub(crate) fn held(path: &Path, bytes: u64) -> Result<Self, Errno> {
+        let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let len = rustix::fs::fstat(&file)?.st_size as u64;
+        if len < bytes {
+            return Err(Errno::FBIG);
+        }
+        Self::of(Mapping::backed(file, 0, len as usize, Pages::Huge)?, bytes)
+    }
+
+    /// # Errors
+    /// What `mmap` answers.
+    fn of(stores: Mapping, bytes: u64) -> Result<Self, Errno> {
+        let (file, offset) = stores.backing().expect("memory that can be shared has a file");
+        let reads = Mapping::read_only(file, offset, stores.len(), Pages::Huge)?;
+        Ok(Self { stores, reads, bytes })
+    }
+}
