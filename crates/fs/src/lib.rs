@@ -62,6 +62,7 @@ mod salvage;
 mod special;
 mod status;
 mod trouble;
+mod unrecorded;
 pub mod versions;
 mod view;
 mod xattr;

@@ -541,7 +541,7 @@ impl Pages {
     /// Pages are dirty again that were not while they were on their way: the inode may have lost its place in the list.
     fn list_left(&self, inode: &Arc<Inode>, pages: &[DirtyPage]) {
         if !pages.is_empty() {
-            self.list_dirty(inode);
+            self.unrecorded.list(inode);
         }
     }
 }

@@ -59,16 +59,16 @@ fn a_frame_begins_where_a_block_fits() {
 #[test]
 fn an_inode_is_put_back_by_whoever_took_it() {
     says("is put back once", |pages, _, _| {
-        let listed = pages.unlist(&|_| true).expect("a written file is listed");
-        pages.dirty.forget_hands();
-        pages.relist(listed, false);
+        let listed = pages.unrecorded.unlist(&|_| true).expect("a written file is listed");
+        pages.unrecorded.forget_hands();
+        pages.unrecorded.relist(listed, false);
     });
     says("is listed and says no", |pages, inode, _| {
-        for listed in core::iter::from_fn(|| pages.unlist(&|_| true)).collect::<Vec<_>>() {
-            pages.relist(listed, false);
+        for listed in core::iter::from_fn(|| pages.unrecorded.unlist(&|_| true)).collect::<Vec<_>>() {
+            pages.unrecorded.relist(listed, false);
         }
         inode.data.listed.store(false, core::sync::atomic::Ordering::SeqCst);
-        while let Some(listed) = pages.unlist(&|_| true) {
+        while let Some(listed) = pages.unrecorded.unlist(&|_| true) {
             drop(listed);
         }
     });

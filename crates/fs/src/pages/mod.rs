@@ -1,8 +1,7 @@
 //! The bytes of files in pages of the cache, over blocks of the device: a [`crate::bytes::Placement`].
 //!
 //! In: byte ranges. Out: copies, requests to the device, changes of extents. What lies at hand is copied in
-//! `placement`; everything slower is in `fill`, `write`, `resize`, `writeback`. Dirty pages wait in a list, oldest
-//! inode first.
+//! `placement`; everything slower is in `fill`, `write`, `resize`, `writeback`.
 
 mod convoy;
 mod direct;
@@ -21,12 +20,13 @@ use crate::error::FsError;
 use crate::extent::Extents;
 use crate::filedata::AS_MOUNTED;
 use crate::inode::{Inode, State};
-use crate::memory::{Memory, Slots};
+use crate::memory::Memory;
 use crate::metadata::Metadata;
 use crate::options::MountOptions;
 use crate::pages::steps::Steps;
 use crate::pages::write::PagePromise;
-use crate::pages::writeback::{DirtyList, RELIEF_PAGES};
+use crate::pages::writeback::RELIEF_PAGES;
+use crate::unrecorded::Unrecorded;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use nvmed_cache::{Cache, Options};
 use nvmed_io::{Device, Handle, Segment};
@@ -34,7 +34,7 @@ use nvmed_kv::DeviceMedium;
 use nvmed_layout::FileType;
 use nvmed_layout::record::FLAG_KEYED_EXTENTS;
 use nvmed_sys::sync::{Arc, OnceLock};
-use nvmed_units::{BLOCK_BYTES, ByteOffset, DeviceAddress, Page};
+use nvmed_units::{BLOCK_BYTES, DeviceAddress, Page};
 
 /// Share of the frames that may be dirty, unless the options say otherwise: one in two.
 const DIRTY_SHARE: u32 = 2;
@@ -55,8 +55,7 @@ pub(crate) struct Pages {
     cache: Cache,
     /// Where the device finds the mapping that the frames are in.
     address: DeviceAddress,
-    slots: Slots,
-    dirty: DirtyList,
+    pub(crate) unrecorded: Unrecorded,
     steps: Steps,
     /// Unparked when it should write back ahead of writers.
     relief: OnceLock<std::thread::Thread>,
@@ -98,8 +97,7 @@ impl Pages {
                 Options { dirty_limit_frames: limit, policy: options.cache_policy },
             ),
             address: device.map(Arc::clone(&memory.mapping))?,
-            slots: Slots::new(memory),
-            dirty: DirtyList::default(),
+            unrecorded: Unrecorded::new(meta, memory),
             steps: Steps::default(),
             relief: OnceLock::new(),
             relief_pages: AtomicUsize::new(RELIEF_PAGES),
@@ -110,18 +108,6 @@ impl Pages {
             maps_written: AtomicU32::new(0),
             direct_align: device.geometry().lba_bytes.max(DIRECT_ALIGN_MIN),
         })
-    }
-
-    /// Whether nothing of the inode waits to be written.
-    pub(crate) fn is_clean(&self, inode: &Inode) -> bool {
-        let data = &inode.data;
-        !data.listed.load(Ordering::SeqCst) && !self.wants_write(inode) && !data.mapped.load(Ordering::SeqCst)
-    }
-
-    /// Whether the device lacks pages or the size of the inode.
-    fn wants_write(&self, inode: &Inode) -> bool {
-        let data = &inode.data;
-        data.object.dirty_pages() > 0 || data.exposed.load(Ordering::SeqCst) || data.slot.lock().is_some()
     }
 
     /// Data blocks that the inode will need for what is not allocated yet.
@@ -148,10 +134,7 @@ impl Pages {
         drop(PagePromise::all_taken_back(self, inode));
         self.give_back_ahead(inode);
         self.drop_prealloc(inode);
-        if let Some(slot) = data.slot.lock().take() {
-            self.slots.put_back(slot);
-        }
-        data.exposed.store(false, Ordering::SeqCst);
+        self.unrecorded.forget(inode);
     }
 
     /// Pages of the largest readahead window, and of one fill.
@@ -204,34 +187,6 @@ impl Pages {
     /// What is known of an inode's extents may be wrong: they are loaded again.
     fn forget_extents(&self, inode: &Inode) {
         *inode.data.extents.lock() = None;
-    }
-
-    /// Makes a file end at `end`, in the memory that outlives the process too.
-    fn set_size(&self, inode: &Arc<Inode>, end: ByteOffset) {
-        let (data, size) = (&inode.data, end.0);
-        let mtime = inode.times_ns()[1];
-        let mut slot = data.slot.lock();
-        match *slot {
-            Some(slot) => self.slots.set(slot, size, mtime),
-            None => *slot = self.slots.take(inode.ino, size, mtime),
-        }
-        inode.counted(|| inode.size.store(size, Ordering::Release));
-        if slot.is_none() {
-            data.exposed.store(true, Ordering::SeqCst);
-        }
-        drop(slot);
-        self.list_dirty(inode);
-    }
-
-    /// The record has the size `recorded`: if that is the size, the memory need not keep it.
-    fn size_recorded(&self, inode: &Inode, recorded: u64) {
-        let mut slot = inode.data.slot.lock();
-        if inode.size.load(Ordering::Acquire) == recorded {
-            if let Some(slot) = slot.take() {
-                self.slots.put_back(slot);
-            }
-            inode.data.exposed.store(false, Ordering::SeqCst);
-        }
     }
 
     /// A description is being closed.

@@ -59,7 +59,7 @@ impl Placement for Pages {
             match self.cache.write(object, page, within, &from[done..done + part]) {
                 Written::Done { first_dirty, .. } => {
                     if first_dirty {
-                        self.list_dirty(inode);
+                        self.unrecorded.list(inode);
                     }
                     done += part;
                 }
@@ -87,7 +87,7 @@ impl Placement for Pages {
         let before = inode.end();
         let grows = before <= end && end.0 <= crate::FILE_BYTES_MAX;
         assert!(grows, "a file of {before} bytes grows to {end}");
-        self.set_size(inode, end);
+        self.unrecorded.set_size(inode, end);
     }
 
     fn cut(&self, grow: &Growing<'_>, inode: &Arc<Inode>, end: ByteOffset) -> Result<(), FsError> {

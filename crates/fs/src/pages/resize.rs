@@ -34,13 +34,13 @@ impl Pages {
         let quiet = inode.data.quiet();
         self.drop_prealloc(inode);
         inode.data.resize_mapped(end)?;
-        self.set_size(inode, end);
+        self.unrecorded.set_size(inode, end);
         let removed = self.remove_pages((grow, &quiet), inode, end.page_end()..Page::END, Some(end));
         if removed.is_err() {
-            self.set_size(inode, before);
+            self.unrecorded.set_size(inode, before);
         } else {
             let recorded = inode.lock().record().size;
-            self.size_recorded(inode, recorded);
+            self.unrecorded.size_recorded(inode, recorded);
             if end == ByteOffset::FIRST && inode.blocks() == 0 {
                 // A new file: it may lie in its record again.
                 inode.data.residence.admit(grow);

@@ -159,7 +159,7 @@ impl Pages {
                         promise.used = promise_used;
                     }
                     if first_dirty {
-                        self.list_dirty(inode);
+                        self.unrecorded.list(inode);
                     }
                     return Ok(());
                 }
@@ -252,7 +252,7 @@ impl Pages {
             promise.used = hole;
         }
         if claim.publish(PageState { dirty: true, backed: true }) {
-            self.list_dirty(inode);
+            self.unrecorded.list(inode);
         }
         Ok(())
     }

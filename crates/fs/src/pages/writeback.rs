@@ -1,5 +1,5 @@
-//! When dirty pages go to the device, and which: the list of inodes with something to write, oldest first,
-//! and the calls that make files durable. How they go is in `convoy`.
+//! When dirty pages go to the device, and which, of the files that are listed; and the calls that make files durable.
+//! How they go is in `convoy`.
 
 use crate::bytes::Data;
 use crate::error::FsError;
@@ -8,14 +8,14 @@ use crate::inode::Inode;
 use crate::map::Mappings;
 use crate::pages::Pages;
 use crate::pages::convoy::{Part, Pool};
+use crate::unrecorded::Listed;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_io::caller::{self, Urgency};
 use nvmed_layout::FileType;
 use nvmed_mutant::Mutant;
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
+use nvmed_sys::sync::Arc;
 use nvmed_units::{ByteOffset, Page};
-use std::collections::VecDeque;
 
 /// Pages written in one step, 4 MiB: each step is one batch of records at most.
 const STEP_PAGES: usize = 1024;
@@ -31,8 +31,6 @@ const FILE_RECORD_BYTES: usize = 1024;
 pub(super) const RELIEF_PAGES: usize = 1024;
 /// As [`RELIEF_PAGES`], of an urgent caller without a frame.
 const RELIEF_PAGES_URGENT: usize = 16;
-/// Entries of the list of dirty inodes between two looks for those that are clean again.
-const LIST_SLACK: usize = 4096;
 
 /// What an attempt to make frames clean has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,134 +43,7 @@ pub(super) enum Relief {
     Refused,
 }
 
-/// Inodes that may have something to write, oldest first.
-#[derive(Default)]
-pub(super) struct DirtyList(Mutex<List>);
-
-#[derive(Default)]
-struct List {
-    inodes: VecDeque<Listed>,
-    /// Taken off it by who writes them back at this moment.
-    in_hands: Vec<(u64, Arc<Inode>)>,
-    /// The number that the next one listed gets.
-    next: u64,
-    purge_at: usize,
-}
-
-pub(super) struct Listed {
-    inode: Arc<Inode>,
-    since_ns: i64,
-    /// Those listed before have lower ones.
-    number: u64,
-}
-
-impl DirtyList {
-    fn lock(&self) -> MutexGuard<'_, List> {
-        self.0.lock()
-    }
-
-    /// Nobody has an inode in hands, as a mistake of ours would leave it.
-    #[cfg(test)]
-    pub(super) fn forget_hands(&self) {
-        self.lock().in_hands.clear();
-    }
-
-    /// The number that the next inode listed gets.
-    fn next(&self) -> u64 {
-        self.lock().next
-    }
-
-    /// Inodes with a lower number that are still listed, or in somebody's hands.
-    fn left_of(&self, number: u64) -> Vec<Arc<Inode>> {
-        let list = self.lock();
-        let listed = list.inodes.iter().map(|listed| (listed.number, &listed.inode));
-        let in_hands = list.in_hands.iter().map(|(number, inode)| (*number, inode));
-        let left = listed.chain(in_hands).filter(|(own, _)| *own < number);
-        left.map(|(_, inode)| Arc::clone(inode)).collect()
-    }
-}
-
 impl Pages {
-    /// An inode has something to write.
-    pub(super) fn list_dirty(&self, inode: &Arc<Inode>) {
-        if !inode.data.listed.swap(true, Ordering::SeqCst) {
-            let since_ns = self.meta.now_ns();
-            let mut list = self.dirty.lock();
-            let number = list.next;
-            list.next += 1;
-            list.inodes.push_back(Listed { inode: Arc::clone(inode), since_ns, number });
-            if list.inodes.len() > list.purge_at + LIST_SLACK {
-                let purged = self.purge(&mut list);
-                drop(list);
-                // Outside: the last reference to an inode may go with it.
-                drop(purged);
-            }
-        }
-    }
-
-    /// Takes inodes that were synced meanwhile off the list.
-    fn purge(&self, list: &mut List) -> Vec<Listed> {
-        let all = core::mem::take(&mut list.inodes);
-        let mut clean = Vec::new();
-        for listed in all {
-            if self.stays_listed(&listed.inode) {
-                list.inodes.push_back(listed);
-            } else {
-                clean.push(listed);
-            }
-        }
-        list.purge_at = list.inodes.len();
-        clean
-    }
-
-    /// Whether an inode that counts as listed has something to write; else it does not count as listed any more.
-    fn stays_listed(&self, inode: &Inode) -> bool {
-        self.wants_write(inode) || {
-            // One that becomes dirty from here on lists itself anew.
-            inode.data.listed.store(false, Ordering::SeqCst);
-            self.wants_write(inode) && !inode.data.listed.swap(true, Ordering::SeqCst)
-        }
-    }
-
-    /// The first listed inode, if it was listed in a time that `due` accepts; it counts as listed until
-    /// [`Pages::relist`].
-    pub(super) fn unlist(&self, due: &dyn Fn(i64) -> bool) -> Option<Listed> {
-        self.unlist_at(|list| list.inodes.front().is_some_and(|listed| due(listed.since_ns)).then_some(0))
-    }
-
-    /// As [`Pages::unlist`], for a writer who needs room: what urgent callers make durable themselves comes when there
-    /// is nothing else, since they would wait for who is at it.
-    fn unlist_unspared(&self, or_spared: bool) -> Option<Listed> {
-        let spared = |listed: &Listed| listed.inode.data.spared.load(Ordering::Relaxed);
-        let last = or_spared.then_some(0);
-        self.unlist_at(|list| list.inodes.iter().position(|listed| !spared(listed)).or(last))
-    }
-
-    fn unlist_at(&self, place: impl Fn(&List) -> Option<usize>) -> Option<Listed> {
-        let mut list = self.dirty.lock();
-        let at = place(&list)?;
-        let listed = list.inodes.remove(at)?;
-        let inode = &listed.inode;
-        assert!(inode.data.listed.load(Ordering::SeqCst), "inode {} is listed and says no", inode.ino);
-        list.in_hands.push((listed.number, Arc::clone(&listed.inode)));
-        Some(listed)
-    }
-
-    /// Lets go of an inode, and puts it back if it has more to write: in front with `first`, else at the end.
-    pub(super) fn relist(&self, listed: Listed, first: bool) {
-        let mut list = self.dirty.lock();
-        let in_hands = list.in_hands.len();
-        list.in_hands.retain(|(number, _)| *number != listed.number);
-        assert_eq!(list.in_hands.len() + 1, in_hands, "inode {} is put back once", listed.inode.ino);
-        if self.stays_listed(&listed.inode) {
-            if first { list.inodes.push_front(listed) } else { list.inodes.push_back(listed) }
-        } else {
-            drop(list);
-            // Outside: it may be the last reference.
-            drop(listed);
-        }
-    }
-
     /// Writes some dirty pages back, the oldest inode's first, passing over inodes that somebody else
     /// writes. The caller may hold one inode's `grow`, no claim.
     ///
@@ -223,10 +94,10 @@ impl Pages {
     fn relieve_by(&self, pages_max: usize) -> Relief {
         let relief_pages = self.relief_pages.load(Ordering::Relaxed);
         let most = if relief_pages == RELIEF_PAGES { pages_max } else { relief_pages.min(pages_max) };
-        let mut tries = self.dirty.lock().inodes.len();
+        let mut tries = self.unrecorded.len();
         let mut refused = 0;
         while tries > 0 && refused < most {
-            let group = self.unlist_group(most, |is_first| self.unlist_unspared(is_first));
+            let group = self.unlist_group(most, |is_first| self.unrecorded.unlist_unspared(is_first));
             // A bound: the list may have grown since.
             tries = tries.saturating_sub(group.len());
             if group.is_empty() {
@@ -245,7 +116,7 @@ impl Pages {
                     refused += if done { 0 } else { dirty.min(most) };
                 }
                 wrote |= done;
-                self.relist(listed, done);
+                self.unrecorded.relist(listed, done);
             }
             if wrote {
                 self.relief_pages.store((2 * relief_pages).min(RELIEF_PAGES), Ordering::Relaxed);
@@ -319,7 +190,7 @@ impl Pages {
             // Nobody else records a size while its `io` is held; one that is busy is looked at again later.
             let inode = &group[index].inode;
             if let Some(recorded) = inode.try_lock().map(|state| state.record().size) {
-                self.size_recorded(inode, recorded);
+                self.unrecorded.size_recorded(inode, recorded);
             }
         }
         drop(quiets);
@@ -346,7 +217,7 @@ impl Pages {
         self.gather_mapped(inode, range.clone())?;
         // Even when nothing is left: what somebody else writes at this moment is on the device then.
         let quiet = inode.data.quiet();
-        if self.wants_write(inode) {
+        if self.unrecorded.has(inode) {
             let pages = range.start.page()..range.end.page_end();
             self.write_back_some(&quiet, inode, pages, usize::MAX, data)?;
         }
@@ -434,7 +305,7 @@ impl Pages {
             self.log(&[Part::of_size(self, inode, size)])?;
         }
         let recorded = inode.lock().record().size;
-        self.size_recorded(inode, recorded);
+        self.unrecorded.size_recorded(inode, recorded);
         Ok(())
     }
 
@@ -458,10 +329,10 @@ impl Pages {
     /// The first that occurred; the others were tried.
     pub(crate) fn write_back_all(&self) -> Result<(), FsError> {
         self.gather_all_mapped()?;
-        let before = self.dirty.next();
+        let before = self.unrecorded.next();
         let written = self.write_back_due(&|_| true);
         // Others may have taken some off the list first, and not be done.
-        self.dirty.left_of(before).iter().fold(written, |done, inode| {
+        self.unrecorded.left_of(before).iter().fold(written, |done, inode| {
             let one = self.write_back(inode);
             done.and(one)
         })
@@ -470,9 +341,9 @@ impl Pages {
     pub(crate) fn write_back_due(&self, due: &dyn Fn(i64) -> bool) -> Result<(), FsError> {
         self.meta.grow_if_low();
         let mut result = Ok(());
-        let mut listed = self.dirty.lock().inodes.len();
+        let mut listed = self.unrecorded.len();
         while listed > 0 {
-            let group = self.unlist_group(STEP_PAGES, |_| self.unlist(due));
+            let group = self.unlist_group(STEP_PAGES, |_| self.unrecorded.unlist(due));
             // As above.
             listed = listed.saturating_sub(group.len());
             if group.is_empty() {
@@ -483,7 +354,7 @@ impl Pages {
                 if left.contains(&index) {
                     result = result.and(self.write_back(&listed.inode));
                 }
-                self.relist(listed, false);
+                self.unrecorded.relist(listed, false);
             }
         }
         result
