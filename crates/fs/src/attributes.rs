@@ -119,7 +119,7 @@ impl Core {
         let [atime_ns, mtime_ns, ctime_ns, btime_ns] = inode.times_ns();
         let is_directory = inode.kind == FileType::Directory;
         let size = if is_directory { BLOCK_BYTES as u64 } else { inode.size.load(Ordering::Acquire) };
-        let blocks = inode.blocks() + self.pages.blocks_promised(inode);
+        let blocks = inode.blocks() + self.meta.blocks_promised(inode);
         Stat {
             dev: self.device_number(),
             ino: inode.ino.0,

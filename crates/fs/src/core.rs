@@ -189,7 +189,10 @@ impl Core {
         for _ in 0..2 {
             let over = self.meta.inodes.len().saturating_sub(INODES_MAX - INODES_MAX / EVICT_SHARE);
             let gone = self.meta.inodes.evict(over as usize, |inode| {
-                inode.ino != ROOT && !inode.is_late() && inode.nlink() > 0 && self.pages.unrecorded.is_clean(inode)
+                inode.ino != ROOT
+                    && !inode.is_late()
+                    && inode.nlink() > 0
+                    && self.pages.unrecorded.is_clean(inode)
             });
             gone.iter().for_each(|inode| self.forget(inode));
         }

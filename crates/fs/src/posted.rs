@@ -501,7 +501,7 @@ impl File {
     /// # Errors
     /// [`FsError::NoSpace`], [`FsError::Quota`].
     pub fn promise_ahead(&self, pages: u64) -> Result<(), FsError> {
-        self.core.pages.promise_ahead(&self.inode, pages)
+        self.core.meta.promise_ahead(&self.inode, pages)
     }
 
     /// How many pages are promised ahead.
@@ -512,7 +512,7 @@ impl File {
 
     /// Gives back what was promised ahead and not used.
     pub fn give_back_ahead(&self) {
-        self.core.pages.give_back_ahead(&self.inode);
+        self.core.meta.give_back_ahead(&self.inode);
     }
 }
 

@@ -105,7 +105,7 @@ impl Count<'_> {
             if inode.account.set(Arc::clone(self.account)).is_ok() {
                 self.account.recount(
                     0,
-                    inode.blocks() + self.core.pages.blocks_promised(inode) + inode.data.advance.blocks(),
+                    inode.blocks() + self.core.meta.blocks_promised(inode) + inode.data.advance.blocks(),
                 );
             }
         }

@@ -3,10 +3,13 @@
 //! In: changes, one after the other. Out: records that are applied, and durable by a commit. Knows nothing of paths,
 //! of pages, or of who calls.
 
+mod allocation;
 pub(crate) mod change;
 mod entries;
 mod extents;
 pub(crate) mod growth;
+mod holdings;
+pub(crate) mod promises;
 pub(crate) mod times;
 pub(crate) mod zone;
 
@@ -27,7 +30,7 @@ use nvmed_layout::record::{Counters, RECORD_BYTES_USUAL, Record};
 use nvmed_layout::{Damage, LostCopy, ROOT, Superblock, copies, keys, region};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex};
-use nvmed_units::Ino;
+use nvmed_units::{BLOCK_BYTES, Ino};
 
 /// The metadata of a mount.
 pub(crate) struct Metadata {
@@ -48,6 +51,8 @@ pub(crate) struct Metadata {
     late: Late,
     pub(crate) health: Arc<Health>,
     pub(crate) read_only: bool,
+    /// Blocks allocated ahead of a file when it grows, unless the file says something else.
+    prealloc_blocks: u32,
     clock: Clock,
 }
 
@@ -118,6 +123,7 @@ impl Metadata {
             late: Late::default(),
             health,
             read_only: options.read_only,
+            prealloc_blocks: u32::try_from(options.prealloc_bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX),
             clock: options.clock,
             superblock,
             handle,

@@ -9,9 +9,9 @@ use crate::error::FsError;
 use crate::extent::{BlockMapping, Extents};
 use crate::inode::{Inode, State};
 use crate::metadata::change::Change;
+use crate::metadata::promises::PagePromise;
 use crate::pages::Pages;
 use crate::pages::fill::Framed;
-use crate::pages::write::PagePromise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{DirtyPage, Outcome, WriteBack};
@@ -20,7 +20,7 @@ use nvmed_io::caller::{self, Urgency};
 use nvmed_layout::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, Record, Tail};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard};
-use nvmed_units::{Block, ByteOffset, Ino, Page};
+use nvmed_units::{Block, Ino, Page};
 
 /// Pieces of newly written blocks of one file in one step: each touches bitmap and extent records, and a batch
 /// has a limit.
@@ -146,11 +146,6 @@ impl<'a> Part<'a> {
         Self { inode, pass, taken, plan: Plan::default(), size }
     }
 
-    /// No pages, but a size that the record is to tell.
-    pub(super) fn of_size(pages: &'a Pages, inode: &'a Arc<Inode>, size: u64) -> Self {
-        Self { size, ..Self::take(pages, inode, Page::FIRST..Page::FIRST, 0) }
-    }
-
     /// Pages taken.
     pub(super) fn pages(&self) -> usize {
         self.taken.len()
@@ -248,7 +243,9 @@ impl Pages {
             let (mapping, goal) = {
                 let mut state = if pool.is_some() { inode.try_lock() } else { Some(inode.lock()) };
                 let state = state.as_mut().ok_or(FsError::Busy)?;
-                self.with_extents(inode, state, |_, extents| Ok((extents.mapping(page), extents.goal(page))))?
+                self.meta.with_extents(inode, state, |_, extents| {
+                    Ok((extents.mapping(page), extents.goal(page)))
+                })?
             };
             let end = match mapping {
                 BlockMapping::Block { end, .. } | BlockMapping::Hole { end } => end,
@@ -273,7 +270,9 @@ impl Pages {
                     let want = u32::try_from(count).expect("a step takes few pages");
                     let run = match pool {
                         Some(pool) if self.is_pooled(inode) => self.draw(pool, inode, want)?,
-                        _ => self.allocate(inode, goal, page, want)?,
+                        _ => {
+                            self.meta.allocate(inode, goal, (page, want), self.meta.prealloc_blocks(inode))?
+                        }
                     };
                     plan.runs.push(run);
                     plan.pieces += 1;
@@ -287,7 +286,8 @@ impl Pages {
 
     /// Whether a file's first blocks may come from a pool: it has none, and wants none ahead.
     pub(super) fn is_pooled(&self, inode: &Inode) -> bool {
-        inode.blocks() == 0 && (self.prealloc_blocks(inode) == 0 || inode.opens.load(Ordering::Relaxed) == 0)
+        inode.blocks() == 0
+            && (self.meta.prealloc_blocks(inode) == 0 || inode.opens.load(Ordering::Relaxed) == 0)
     }
 
     /// Blocks of the pool for a file.
@@ -295,9 +295,9 @@ impl Pages {
         let mut taken = match pool.taken.take() {
             Some(taken) => taken,
             None => {
-                let group = pool.group.or_else(|| self.home(inode));
+                let group = pool.group.or_else(|| self.meta.home(inode));
                 let wanted = u32::try_from(pool.wanted).unwrap_or(u32::MAX).max(want);
-                let run = self.take_near(inode, Near { goal: None, group }, wanted)?;
+                let run = self.meta.take_near(inode, Near { goal: None, group }, wanted)?;
                 pool.group = Some(self.meta.blocks.group_of(run.start));
                 // Its promise is that of the pages.
                 self.meta.blocks.taken(run, self.meta.blocks.ledger.nothing())
@@ -308,58 +308,6 @@ impl Pages {
         pool.wanted = pool.wanted.saturating_sub(u64::from(run.blocks));
         pool.taken = Some(taken).filter(|taken| taken.run().blocks > 0);
         Ok(run)
-    }
-
-    /// Takes promised blocks for pages from `page` on; past the end of a growing file, some more.
-    fn allocate(&self, inode: &Inode, goal: Option<Block>, page: Page, want: u32) -> Result<Run, FsError> {
-        let mut ahead = inode.data.ahead();
-        if let Some(mut taken) = ahead.take(&self.meta.blocks)
-            && Some(taken.run().start) == goal
-        {
-            // The pages have a promise already.
-            let run = taken.split(want);
-            ahead.keep(taken);
-            return Ok(run);
-        }
-        let end = ByteOffset(inode.size.load(Ordering::Relaxed)).page_end();
-        let grows = page + u64::from(want) >= end && inode.opens.load(Ordering::Relaxed) > 0;
-        let more = if grows { self.prealloc_blocks(inode) } else { 0 };
-        let near = Near { goal, group: self.home(inode) };
-        let promise = if more == 0 { None } else { self.meta.blocks.ledger.reserve(u64::from(more)).ok() };
-        let Some(promise) = promise else { return self.take_near(inode, near, want) };
-        let run = self.take_near(inode, near, want.saturating_add(more))?;
-        let mut taken = self.meta.blocks.taken(run, promise);
-        let run = taken.split(want);
-        // What is left of it, which may be nothing: a run may be shorter than wanted.
-        ahead.keep(taken);
-        Ok(run)
-    }
-
-    /// The group that blocks of an inode are looked for in: its own, else its directory's.
-    fn home(&self, inode: &Inode) -> Option<u32> {
-        let known = |group: u32| (group < self.meta.blocks.groups()).then_some(group);
-        known(inode.data.group.load(Ordering::Relaxed)).or_else(|| {
-            let directory = inode.parent()?;
-            known(directory.data.group.load(Ordering::Relaxed))
-        })
-    }
-
-    /// Takes blocks, and remembers for the inode and for its directory where they were.
-    fn take_near(&self, inode: &Inode, near: Near, want: u32) -> Result<Run, FsError> {
-        let run = self.meta.blocks.take(near, want)?;
-        let group = self.meta.blocks.group_of(run.start);
-        if near.group != Some(group) {
-            inode.data.group.store(group, Ordering::Relaxed);
-            if let Some(directory) = inode.parent() {
-                directory.data.group.store(group, Ordering::Relaxed);
-            }
-        }
-        Ok(run)
-    }
-
-    /// Gives back what is allocated ahead of a file.
-    pub(super) fn drop_prealloc(&self, inode: &Inode) {
-        drop(inode.data.ahead().take(&self.meta.blocks));
     }
 
     /// Writes the pages of all parts in one call.
@@ -462,7 +410,7 @@ impl Pages {
             }
             Err(error) => {
                 for (part, _) in &states {
-                    self.forget_extents(part.inode);
+                    self.meta.forget_extents(part.inode);
                     self.meta.touch(part.inode, None, None, None);
                 }
                 Err(error)
@@ -478,14 +426,8 @@ impl Pages {
         for (part, state) in &mut *states {
             let (inode, plan) = (part.inode, &part.plan);
             let mut record = inode.compose(state);
-            // Within a block that the file had before, a larger size shows what the device has there: what
-            // was cut off earlier, until the page that was written over it is durable.
-            let ticket = inode.data.ticket.load(Ordering::SeqCst);
-            if plan.inline.is_none()
-                && part.size > record.size
-                && self.meta.journal.order.is_open(ticket)
-                && !Mutant::GrowthNotFlushed.is_made()
-            {
+            // What was cut off earlier shows otherwise.
+            if plan.inline.is_none() && part.size > record.size && self.meta.growth_is_open(inode) {
                 change.require_flush();
             }
             record.size = record.size.max(part.size);
@@ -496,7 +438,7 @@ impl Pages {
                 change.require_flush();
             }
             if plan.is_fresh() {
-                self.with_extents(inode, state, |_, extents| {
+                self.meta.with_extents(inode, state, |_, extents| {
                     plan.log(&mut change, extents, inode.ino, &mut record)
                 })?;
             }
@@ -520,7 +462,7 @@ impl Pages {
         let mut part = part;
         if part.plan.inline.is_some() {
             let clean = part.taken.iter().filter(|page| part.pass.complete_elsewhere(page)).count() as u64;
-            drop(PagePromise::taken_back(self, part.inode, clean));
+            drop(PagePromise::taken_back(&self.meta, part.inode, clean));
             return;
         }
         let (done, rest) = part.taken.split_at(part.plan.placed.len());

@@ -89,7 +89,7 @@ impl Pages {
         if is_durable && (state.record().size < end.0 || !self.meta.journal.is_durable()) {
             return Ok(None);
         }
-        let whole = self.with_extents(inode, &mut state, |_, extents| {
+        let whole = self.meta.with_extents(inode, &mut state, |_, extents| {
             while at < stop {
                 let BlockMapping::Block { block, end, unwritten: false } = extents.mapping(at.page()) else {
                     return Ok(false);

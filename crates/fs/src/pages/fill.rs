@@ -133,7 +133,7 @@ impl Pages {
     fn mappings(&self, inode: &Inode, claims: &[Claim<'_>]) -> Result<Mappings, FsError> {
         let mut state = inode.lock();
         let inline = state.record().inline_data().cloned();
-        let mappings = self.with_extents(inode, &mut state, |_, extents| {
+        let mappings = self.meta.with_extents(inode, &mut state, |_, extents| {
             Ok(claims.iter().map(|claim| extents.mapping(claim.page())).collect())
         });
         mappings.map(|mappings| (mappings, inline))
@@ -145,12 +145,6 @@ impl Pages {
         let bytes = &bytes[..bytes.len().min(BLOCK_BYTES)];
         claim.write(0, bytes);
         claim.zero(bytes.len(), BLOCK_BYTES - bytes.len());
-    }
-
-    /// What a page lies on.
-    pub(super) fn mapping(&self, inode: &Inode, page: Page) -> Result<BlockMapping, FsError> {
-        let mut state = inode.lock();
-        self.with_extents(inode, &mut state, |_, extents| Ok(extents.mapping(page)))
     }
 
     /// Fills claimed pages and publishes them. What fails is an error only for the first page.

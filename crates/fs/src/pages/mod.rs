@@ -17,14 +17,12 @@ mod write;
 mod writeback;
 
 use crate::error::FsError;
-use crate::extent::Extents;
-use crate::filedata::AS_MOUNTED;
-use crate::inode::{Inode, State};
+use crate::inode::Inode;
 use crate::memory::Memory;
 use crate::metadata::Metadata;
+use crate::metadata::promises::PagePromise;
 use crate::options::MountOptions;
 use crate::pages::steps::Steps;
-use crate::pages::write::PagePromise;
 use crate::pages::writeback::RELIEF_PAGES;
 use crate::unrecorded::Unrecorded;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -64,7 +62,6 @@ pub(crate) struct Pages {
     /// Pages of the largest readahead window, and of one fill.
     readahead_pages: u64,
     fill_pages: u64,
-    prealloc_blocks: u32,
     /// Size of the largest file whose bytes its record holds.
     inline_bytes: u64,
     /// Inodes that programs may store into.
@@ -103,16 +100,10 @@ impl Pages {
             relief_pages: AtomicUsize::new(RELIEF_PAGES),
             readahead_pages: (options.readahead_bytes / BLOCK_BYTES as u64).min(fill_pages),
             fill_pages,
-            prealloc_blocks: u32::try_from(options.prealloc_bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX),
             inline_bytes: u64::from(options.inline_bytes.min(INLINE_BYTES_MAX)),
             maps_written: AtomicU32::new(0),
             direct_align: device.geometry().lba_bytes.max(DIRECT_ALIGN_MIN),
         })
-    }
-
-    /// Data blocks that the inode will need for what is not allocated yet.
-    pub(crate) fn blocks_promised(&self, inode: &Inode) -> u64 {
-        inode.data.purse.blocks()
     }
 
     pub(crate) fn cache(&self) -> &Cache {
@@ -131,9 +122,9 @@ impl Pages {
         self.cache.write_back(&data.object).discard(Page::ALL);
         let dirty = data.object.dirty_pages();
         assert_eq!(dirty, 0, "inode {} leaves memory and has dirty pages", inode.ino);
-        drop(PagePromise::all_taken_back(self, inode));
-        self.give_back_ahead(inode);
-        self.drop_prealloc(inode);
+        drop(PagePromise::all_taken_back(&self.meta, inode));
+        self.meta.give_back_ahead(inode);
+        self.meta.drop_prealloc(inode);
         self.unrecorded.forget(inode);
     }
 
@@ -153,40 +144,9 @@ impl Pages {
         Segment { address: self.address.plus(offset as u64), bytes: BLOCK_BYTES as u32 }
     }
 
-    /// Blocks allocated ahead of a file when it grows.
-    fn prealloc_blocks(&self, inode: &Inode) -> u32 {
-        match inode.data.prealloc_blocks.load(Ordering::Relaxed) {
-            AS_MOUNTED => self.prealloc_blocks,
-            blocks => blocks,
-        }
-    }
-
-    /// Lets `use_them` work on the extents of an inode, whose state the caller has locked.
-    ///
-    /// # Errors
-    /// What loading them answers, and what `use_them` does.
-    fn with_extents<T>(
-        &self,
-        inode: &Inode,
-        state: &mut State,
-        use_them: impl FnOnce(&mut State, &mut Extents) -> Result<T, FsError>,
-    ) -> Result<T, FsError> {
-        let mut held = inode.data.extents.lock();
-        let extents = match &mut *held {
-            Some(extents) => extents,
-            none => none.insert(self.meta.load_extents(inode.ino, state.record())?),
-        };
-        use_them(state, extents)
-    }
-
     /// The handle by which an inode's data moves.
     fn handle_of(&self, inode: &Inode) -> Handle {
         inode.data.handle.lock().as_ref().map_or(&self.meta.handle, |(_, handle)| handle).clone()
-    }
-
-    /// What is known of an inode's extents may be wrong: they are loaded again.
-    fn forget_extents(&self, inode: &Inode) {
-        *inode.data.extents.lock() = None;
     }
 
     /// A description is being closed.
@@ -194,10 +154,10 @@ impl Pages {
         let own = inode.data.handle.lock().take_if(|(number, _)| *number == description);
         drop(own);
         if inode.kind == FileType::File && inode.opens.load(Ordering::SeqCst) == 1 {
-            self.drop_prealloc(inode);
+            self.meta.drop_prealloc(inode);
             if inode.lock().record().flags & FLAG_KEYED_EXTENTS == 0 {
                 // A small file's are in its record: no need to keep them twice.
-                self.forget_extents(inode);
+                self.meta.forget_extents(inode);
             }
         }
     }

@@ -6,17 +6,13 @@ use crate::error::FsError;
 use crate::extent::{BlockMapping, EXTENT_BLOCKS_MAX, Extents};
 use crate::filedata::{Growing, Quiet};
 use crate::inode::Inode;
-use crate::metadata::change::Change;
+use crate::metadata::promises::PagePromise;
 use crate::pages::Pages;
-use crate::pages::write::PagePromise;
 use crate::status::Allocate;
 use core::ops::Range;
-use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent, Record, Tail};
+use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent};
 use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
-
-/// Extents changed in one batch, which has a limit.
-const STEP_EXTENTS: usize = 64;
 
 impl Pages {
     /// Makes a file shorter. Also where it ends already: blocks allocated past the end go.
@@ -32,7 +28,7 @@ impl Pages {
             return Ok(());
         }
         let quiet = inode.data.quiet();
-        self.drop_prealloc(inode);
+        self.meta.drop_prealloc(inode);
         inode.data.resize_mapped(end)?;
         self.unrecorded.set_size(inode, end);
         let removed = self.remove_pages((grow, &quiet), inode, end.page_end()..Page::END, Some(end));
@@ -63,11 +59,11 @@ impl Pages {
         assert!(is_its, "inode {} loses blocks under another's lock", inode.ino);
         let promised = self.promised_in(inode, pages.clone())?;
         let object = &inode.data.object;
-        let removed = self.remove_blocks(inode, pages.clone(), file_end);
+        let removed = self.meta.remove_blocks(inode, pages.clone(), file_end);
         if removed.is_ok() {
             // After the extents: who fills a page from now on finds a hole.
             self.cache.write_back(object).discard(pages);
-            drop(PagePromise::taken_back(self, inode, promised));
+            drop(PagePromise::taken_back(&self.meta, inode, promised));
         }
         removed
     }
@@ -78,7 +74,7 @@ impl Pages {
             return Ok(0);
         }
         let mut state = inode.lock();
-        self.with_extents(inode, &mut state, |_, extents| {
+        self.meta.with_extents(inode, &mut state, |_, extents| {
             let mut promised = 0;
             let mut from = pages.start;
             while let Some(page) = inode.data.object.next_dirty(from).filter(|page| *page < pages.end) {
@@ -87,80 +83,6 @@ impl Pages {
             }
             Ok(promised)
         })
-    }
-
-    /// Frees the blocks of a range, the last first, in as many batches as it needs.
-    fn remove_blocks(
-        &self,
-        inode: &Arc<Inode>,
-        pages: Range<Page>,
-        file_end: Option<ByteOffset>,
-    ) -> Result<(), FsError> {
-        let mut end = pages.end;
-        loop {
-            let mut start = pages.start;
-            let done = self.edit(inode, 0, |change, extents, record| {
-                start = step_start(extents, pages.start..end);
-                let mut freed = Ok(());
-                extents.cut(start..end, |piece| {
-                    freed = core::mem::replace(&mut freed, Ok(()))
-                        .and_then(|()| change.free_run((&piece).into()));
-                });
-                if let Some(file_end) = file_end {
-                    // Between two steps the file ends where its blocks do.
-                    let reached = if start > pages.start { start.start() } else { ByteOffset::FIRST };
-                    record.size = record.size.min(file_end.max(reached).0);
-                }
-                let first_goes = pages.start == Page::FIRST;
-                cut_inline(
-                    record,
-                    file_end.unwrap_or(if first_goes { ByteOffset::FIRST } else { Page(1).start() }),
-                );
-                freed
-            });
-            done?;
-            if start <= pages.start {
-                return Ok(());
-            }
-            assert!(start < end, "a step from page {start} to {end} frees nothing");
-            end = start;
-        }
-    }
-
-    /// Changes extents, and size and inline data in the record, as one batch. Nothing is written when nothing
-    /// changes. The inode's account was charged for `charged` blocks that come.
-    fn edit(
-        &self,
-        inode: &Arc<Inode>,
-        charged: u64,
-        edit: impl FnOnce(&mut Change<'_>, &mut Extents, &mut Record) -> Result<(), FsError>,
-    ) -> Result<(), FsError> {
-        let mut state = inode.lock();
-        let before = state.record().clone();
-        let mut record = inode.compose(&state);
-        let applied = self.with_extents(inode, &mut state, |_, extents| {
-            let mut change = self.meta.change();
-            edit(&mut change, extents, &mut record)?;
-            if !extents.is_touched() && record.size == before.size && record.tail == before.tail {
-                return Ok(false);
-            }
-            change.put_extents(extents, inode.ino, &mut record);
-            change.put_inode(inode, &record);
-            change.apply().map(|_| true)
-        });
-        match applied {
-            Ok(true) => {
-                inode.publish_charged(&mut state, record, charged);
-                return Ok(());
-            }
-            Ok(false) => {}
-            Err(_) => self.forget_extents(inode),
-        }
-        if record.mtime_ns != before.mtime_ns || record.atime_ns != before.atime_ns {
-            // The times are as unwritten as before.
-            self.meta.touch(inode, None, None, None);
-        }
-        applied.map(drop)
     }
 
     /// Allocates, punches or zeroes a range.
@@ -214,8 +136,9 @@ impl Pages {
             if from >= to || whole {
                 continue;
             }
-            let written = matches!(self.mapping(inode, page)?, BlockMapping::Block { unwritten: false, .. })
-                || page == Page::FIRST && inode.data.residence.is_in_record();
+            let written =
+                matches!(self.meta.mapping(inode, page)?, BlockMapping::Block { unwritten: false, .. })
+                    || page == Page::FIRST && inode.data.residence.is_in_record();
             if written || self.cache.is_dirty(&inode.data.object, page) {
                 self.write_growing(grow, inode, &ZEROES[..(to - from) as usize], from)?;
             }
@@ -233,16 +156,16 @@ impl Pages {
     ) -> Result<(), FsError> {
         assert!(grow.is_of(&inode.data), "inode {} gets blocks under another's lock", inode.ino);
         let _quiet = inode.data.quiet();
-        let holes = self.holes(inode, pages.clone())?;
+        let holes = self.meta.holes(inode, pages.clone())?;
         let promised = self.promised_in(inode, pages.clone())?;
         assert!(promised <= holes, "{promised} promises of {holes} pages without a block");
         let charged = holes - promised;
         inode.charge(charged)?;
-        let mut promise = self.promise(holes).inspect_err(|_| inode.discharge(charged))?;
+        let mut promise = self.meta.promise(holes).inspect_err(|_| inode.discharge(charged))?;
         let mut at = pages.start;
         let mut result = Ok(());
         while at < pages.end && result.is_ok() {
-            result = self.mapping(inode, at).and_then(|mapping| match mapping {
+            result = self.meta.mapping(inode, at).and_then(|mapping| match mapping {
                 BlockMapping::Block { end, .. } => {
                     at = end;
                     Ok(())
@@ -264,29 +187,11 @@ impl Pages {
         result
     }
 
-    /// Pages of a range that have no block.
-    fn holes(&self, inode: &Arc<Inode>, pages: Range<Page>) -> Result<u64, FsError> {
-        let mut state = inode.lock();
-        self.with_extents(inode, &mut state, |_, extents| {
-            let (mut at, mut holes) = (pages.start, 0);
-            while at < pages.end {
-                at = match extents.mapping(at) {
-                    BlockMapping::Block { end, .. } => end,
-                    BlockMapping::Hole { end } => {
-                        holes += end.min(pages.end) - at;
-                        end
-                    }
-                };
-            }
-            Ok(holes)
-        })
-    }
-
     /// Allocates promised blocks for a hole, as many as lie side by side; answers how many.
     fn allocate_hole(&self, inode: &Arc<Inode>, page: Page, want: u32) -> Result<u64, FsError> {
         let goal = {
             let mut state = inode.lock();
-            self.with_extents(inode, &mut state, |_, extents| Ok(extents.goal(page)))?
+            self.meta.with_extents(inode, &mut state, |_, extents| Ok(extents.goal(page)))?
         };
         let run = self.meta.blocks.take(Near::goal(goal), want)?;
         let got = u64::from(run.blocks);
@@ -294,11 +199,12 @@ impl Pages {
             self.promised_in(inode, page..page + got).inspect_err(|_| self.meta.blocks.give_back(run))?;
         let extent =
             Extent { logical: page, physical: run.start, blocks: run.blocks, flags: EXTENT_UNWRITTEN };
-        self.edit(inode, got, |change, extents, _| {
-            extents.insert(extent);
-            change.use_run(run)
-        })
-        .inspect_err(|_| self.meta.blocks.give_back(run))?;
+        self.meta
+            .edit(inode, got, |change, extents, _| {
+                extents.insert(extent);
+                change.use_run(run)
+            })
+            .inspect_err(|_| self.meta.blocks.give_back(run))?;
         // Dirty pages among them have the block now; it was charged with their promise.
         drop(inode.counted(|| inode.data.purse.take(&self.meta.blocks.ledger, promised)));
         Ok(got)
@@ -316,7 +222,7 @@ impl Pages {
         // Pages on their way to the device are neither dirty nor in an extent for a moment.
         let _quiet = inode.data.quiet();
         let mut state = inode.lock();
-        let found = self.with_extents(inode, &mut state, |_, extents| {
+        let found = self.meta.with_extents(inode, &mut state, |_, extents| {
             let page = offset.page();
             let inline = inode.data.residence.is_in_record();
             let next_dirty = |page| {
@@ -330,28 +236,6 @@ impl Pages {
         })?;
         Ok(found.map(|page| page.start().max(offset)))
     }
-}
-
-/// Keeps what lies before `end` of what the record holds of the file itself.
-fn cut_inline(record: &mut Record, end: ByteOffset) {
-    let Some(data) = record.inline_data() else { return };
-    if end == ByteOffset::FIRST {
-        record.tail = Tail::EMPTY;
-    } else if end.0 < data.len() as u64 {
-        record.tail = Tail::Data(data[..end.0 as usize].into());
-    }
-}
-
-/// Where a step of freeing begins, so that it frees a bounded number of extents at the end of a range.
-fn step_start(extents: &Extents, pages: Range<Page>) -> Page {
-    let mut start = pages.end;
-    for _ in 0..STEP_EXTENTS {
-        match extents.last_before(start).filter(|extent| extent.logical_end() > pages.start) {
-            Some(extent) => start = extent.logical.max(pages.start),
-            None => return pages.start,
-        }
-    }
-    start
 }
 
 fn next_data(extents: &Extents, from: Page, next_dirty: impl Fn(Page) -> Option<Page>) -> Option<Page> {

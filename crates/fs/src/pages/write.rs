@@ -1,75 +1,16 @@
 //! Writes that the cache cannot take as they are: pages that are missing, new, or past the end.
 
-use crate::blocks::reservation::Reservation;
 use crate::bytes::{Data, Short};
 use crate::error::FsError;
 use crate::extent::BlockMapping;
 use crate::filedata::Growing;
 use crate::inode::Inode;
+use crate::metadata::promises::PagePromise;
 use crate::pages::Pages;
 use nvmed_cache::{Claim, Claimed, PageState, Written};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
-
-/// Promised blocks for pages of a file, charged to its account; given back when it is dropped.
-#[must_use = "what is dropped is given back"]
-pub(super) struct PagePromise<'a> {
-    inode: &'a Inode,
-    blocks: Reservation<'a>,
-}
-
-impl<'a> PagePromise<'a> {
-    /// # Errors
-    /// [`FsError::NoSpace`], [`FsError::Quota`].
-    fn make(of: &'a Pages, inode: &'a Inode, pages: u64) -> Result<Self, FsError> {
-        inode.charge(pages)?;
-        let blocks = of.promise(pages).inspect_err(|_| inode.discharge(pages))?;
-        Ok(Self { inode, blocks })
-    }
-
-    /// One that was made ahead, if there is any.
-    fn made_ahead(of: &'a Pages, inode: &'a Inode) -> Option<Self> {
-        let blocks = inode.data.advance.try_take(&of.meta.blocks.ledger, 1)?;
-        Some(Self { inode, blocks })
-    }
-
-    /// Those that were made ahead and not used.
-    pub(super) fn all_made_ahead(of: &'a Pages, inode: &'a Inode) -> Self {
-        Self { inode, blocks: inode.data.advance.take_all(&of.meta.blocks.ledger) }
-    }
-
-    /// Pages will become dirty that have this promise.
-    fn keep_ahead(mut self) {
-        self.inode.data.advance.keep(self.blocks.take());
-    }
-
-    /// The promises of dirty pages that need none any more.
-    pub(super) fn taken_back(of: &'a Pages, inode: &'a Inode, pages: u64) -> Self {
-        Self { inode, blocks: inode.counted(|| inode.data.purse.take(&of.meta.blocks.ledger, pages)) }
-    }
-
-    /// Those of all dirty pages: the inode leaves memory.
-    pub(super) fn all_taken_back(pages: &'a Pages, inode: &'a Inode) -> Self {
-        Self { inode, blocks: inode.data.purse.take_all(&pages.meta.blocks.ledger) }
-    }
-
-    /// Pages become dirty that have this promise.
-    fn keep(mut self) {
-        let blocks = self.blocks.take();
-        if Mutant::PromiseForgotten.is_made() {
-            blocks.withhold();
-        } else {
-            self.inode.counted(|| self.inode.data.purse.keep(blocks));
-        }
-    }
-}
-
-impl Drop for PagePromise<'_> {
-    fn drop(&mut self) {
-        self.inode.discharge(self.blocks.blocks());
-    }
-}
 
 /// A block promised for a page that has none; given back unless it was used.
 struct Promise<'a> {
@@ -84,10 +25,10 @@ impl<'a> Promise<'a> {
     /// # Errors
     /// [`FsError::NoSpace`], [`FsError::Quota`].
     fn make(pages: &'a Pages, inode: &'a Inode) -> Result<Self, FsError> {
-        let made = PagePromise::made_ahead(pages, inode);
+        let made = PagePromise::made_ahead(&pages.meta, inode);
         let ahead = made.is_some();
         // Kept before the page is dirty: write-back redeems it from then on.
-        made.map_or_else(|| PagePromise::make(pages, inode, 1), Ok)?.keep();
+        made.map_or_else(|| PagePromise::make(&pages.meta, inode, 1), Ok)?.keep();
         Ok(Self { pages, inode, used: false, ahead })
     }
 }
@@ -95,7 +36,7 @@ impl<'a> Promise<'a> {
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
         if !self.used {
-            let promise = PagePromise::taken_back(self.pages, self.inode, 1);
+            let promise = PagePromise::taken_back(&self.pages.meta, self.inode, 1);
             if self.ahead {
                 promise.keep_ahead();
             }
@@ -104,37 +45,6 @@ impl Drop for Promise<'_> {
 }
 
 impl Pages {
-    /// Promises blocks, and room for the records that will tell of them; what is allocated ahead of other files
-    /// is called back if need be.
-    ///
-    /// # Errors
-    /// [`FsError::NoSpace`].
-    pub(super) fn promise(&self, blocks: u64) -> Result<Reservation<'_>, FsError> {
-        let ledger = &self.meta.blocks.ledger;
-        let promise = ledger.reserve(blocks).or_else(|_| {
-            for inode in self.meta.inodes.collect(|inode| inode.data.ahead().is_some()) {
-                self.drop_prealloc(&inode);
-            }
-            ledger.reserve(blocks)
-        })?;
-        // Counted first: whoever asks at the same time leaves room for these records, too.
-        self.meta.room_for_promises().map(|()| promise)
-    }
-
-    /// Promises pages of a file ahead: up to `pages` that have no block become dirty without another promise.
-    ///
-    /// # Errors
-    /// [`FsError::NoSpace`], [`FsError::Quota`].
-    pub(crate) fn promise_ahead(&self, inode: &Inode, pages: u64) -> Result<(), FsError> {
-        let missing = pages.saturating_sub(inode.data.advance.blocks());
-        PagePromise::make(self, inode, missing).map(PagePromise::keep_ahead)
-    }
-
-    /// Gives back what was promised ahead and not used.
-    pub(crate) fn give_back_ahead(&self, inode: &Inode) {
-        drop(PagePromise::all_made_ahead(self, inode));
-    }
-
     /// Writes inside one page.
     fn write_page(
         &self,
@@ -163,7 +73,7 @@ impl Pages {
                     }
                     return Ok(());
                 }
-                Written::Unbacked => match self.mapping(inode, page)? {
+                Written::Unbacked => match self.meta.mapping(inode, page)? {
                     // Allocated since the page was read: the block needs no promise.
                     BlockMapping::Block { .. } => _ = cache.back(object, page),
                     BlockMapping::Hole { .. } => promise = Some(Promise::make(self, inode)?),
@@ -225,7 +135,7 @@ impl Pages {
         (within, from): (usize, &[u8]),
         mut promise: Option<Promise<'a>>,
     ) -> Result<(), FsError> {
-        let mapping = self.mapping(inode, claim.page())?;
+        let mapping = self.meta.mapping(inode, claim.page())?;
         let hole = matches!(mapping, BlockMapping::Hole { .. });
         if hole && promise.is_none() {
             promise = Some(Promise::make(self, inode)?);
@@ -291,7 +201,7 @@ impl Pages {
         if within == 0 || Mutant::TailNotZeroed.is_made() {
             return Ok(());
         }
-        let needed = match self.mapping(inode, page)? {
+        let needed = match self.meta.mapping(inode, page)? {
             BlockMapping::Block { unwritten, .. } => !unwritten || self.cache.has(&inode.data.object, page),
             BlockMapping::Hole { .. } if inode.data.residence.is_in_record() => {
                 self.cache.has(&inode.data.object, page)

@@ -301,8 +301,8 @@ impl Pages {
     /// Records the size, if no dirty page stands behind it any more.
     fn record_size(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         let size = inode.size.load(Ordering::Acquire);
-        if inode.lock().record().size != size && inode.data.object.next_dirty(Page::FIRST).is_none() {
-            self.log(&[Part::of_size(self, inode, size)])?;
+        if inode.data.object.next_dirty(Page::FIRST).is_none() {
+            self.meta.record_size(inode, size)?;
         }
         let recorded = inode.lock().record().size;
         self.unrecorded.size_recorded(inode, recorded);
