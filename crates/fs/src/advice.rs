@@ -1,7 +1,7 @@
 //! What a program says about how it will use a file: posix_fadvise(2), and the paper's `ffs_prealloc` and
 //! `ffs_readahead` for one file.
 
-use crate::bytes::{Data, Placement};
+use crate::bytes::Data;
 use crate::error::FsError;
 use crate::file::File;
 use crate::filedata::AS_MOUNTED;
@@ -44,13 +44,13 @@ impl File {
         let (offset, file_end) = (ByteOffset(offset), self.inode.end());
         let end = if bytes == 0 { ByteOffset::END } else { offset.saturating_plus(bytes) };
         match advice {
-            Advice::Normal => self.set_readahead(self.core.pages.window_pages().0 * PAGE),
+            Advice::Normal => self.set_readahead(self.core.placed.window_pages().0 * PAGE),
             Advice::Sequential => {
-                self.set_readahead(self.core.pages.window_pages().0 * PAGE * SEQUENTIAL_WINDOWS);
+                self.set_readahead(self.core.placed.window_pages().0 * PAGE * SEQUENTIAL_WINDOWS);
             }
             Advice::Random => self.set_readahead(0),
             Advice::WillNeed => {
-                self.core.pages.fill_range(&self.inode, offset.page()..end.min(file_end).page_end())?;
+                self.core.placed.fill_range(&self.inode, offset.page()..end.min(file_end).page_end())?;
             }
             Advice::DontNeed => {
                 // Whole pages only: the edges may be wanted still.
@@ -58,9 +58,9 @@ impl File {
                 if pages.start < pages.end {
                     if !self.core.options.read_only {
                         let range = pages.start.start()..pages.end.start();
-                        self.core.pages.settle(&self.inode, range, Data::Cached)?;
+                        self.core.placed.settle(&self.inode, range, Data::Cached)?;
                     }
-                    self.core.pages.forget_range(&self.inode, pages);
+                    self.core.placed.forget_range(&self.inode, pages);
                 }
             }
         }
@@ -69,7 +69,7 @@ impl File {
 
     /// The largest readahead window of this open description, in bytes; 0 is none (`ffs_readahead` for one file).
     pub fn set_readahead(&self, bytes: u64) {
-        let pages = (bytes / PAGE).min(self.core.pages.window_pages().1);
+        let pages = (bytes / PAGE).min(self.core.placed.window_pages().1);
         self.stream.readahead_pages.store(pages, Ordering::Relaxed);
     }
 

@@ -1,6 +1,5 @@
 //! Mode, owner, times, size by path, and the permission to ask for them.
 
-use crate::bytes::Bytes;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::Inode;
@@ -262,6 +261,6 @@ impl Core {
             FileType::File => permission::may(inode, WRITE, who)?,
             _ => return Err(FsError::Invalid),
         }
-        self.pages.truncate(inode, bytes)
+        self.placed.truncate(inode, bytes)
     }
 }

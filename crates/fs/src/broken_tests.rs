@@ -143,7 +143,7 @@ fn a_mapping_that_was_not_counted() {
     use crate::bytes::Placement;
     fired_by("was not counted as mapped to be written", |victim| {
         let _held = victim.map(true).unwrap();
-        victim.core.pages.maps_written().store(0, Ordering::SeqCst);
+        victim.core.placed.pages().maps_written().store(0, Ordering::SeqCst);
         let _ = victim.unmap(true);
     });
 }

@@ -177,7 +177,7 @@ fn over_pages(test: fn(&On<'_, crate::pages::Pages>)) {
     let files = disk.format().mount();
     let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
     let file = files.open(&files.root(), b"file", flags, 0o644, &Credentials::ROOT).unwrap();
-    let (placement, inode) = (&files.core.pages, &file.inode);
+    let (placement, inode) = (files.core.placed.pages(), &file.inode);
     let forget = || placement.forget_range(inode, Page::ALL);
     test(&On { placement, inode, forget: &forget });
 }

@@ -10,6 +10,7 @@ use crate::metadata::Metadata;
 use crate::options::{Durability, MountOptions};
 use crate::pages::Pages;
 use crate::paths::Paths;
+use crate::placed::Placed;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device, Source};
 use nvmed_layout::record::Record;
@@ -38,7 +39,7 @@ pub(crate) struct Core {
     pub(crate) options: MountOptions,
     pub(crate) meta: Arc<Metadata>,
     /// The bytes of files.
-    pub(crate) pages: Pages,
+    pub(crate) placed: Placed,
     /// Readers look names up; a writer changes them.
     namespace: RwLock<()>,
     root: OnceLock<Arc<Inode>>,
@@ -93,7 +94,7 @@ impl Core {
         let opened = Metadata::open((device, handle), (memory, dead), options)?;
         let meta = Arc::new(opened.metadata);
         let core = Arc::new(Self {
-            pages: Pages::new(&meta, device, memory, options)?,
+            placed: Placed::Pages(Pages::new(&meta, device, memory, options)?),
             meta,
             namespace: RwLock::new(()),
             root: OnceLock::new(),
@@ -189,10 +190,7 @@ impl Core {
         for _ in 0..2 {
             let over = self.meta.inodes.len().saturating_sub(INODES_MAX - INODES_MAX / EVICT_SHARE);
             let gone = self.meta.inodes.evict(over as usize, |inode| {
-                inode.ino != ROOT
-                    && !inode.is_late()
-                    && inode.nlink() > 0
-                    && self.pages.unrecorded.is_clean(inode)
+                inode.ino != ROOT && !inode.is_late() && inode.nlink() > 0 && self.placed.is_clean(inode)
             });
             gone.iter().for_each(|inode| self.forget(inode));
         }
@@ -206,7 +204,7 @@ impl Core {
         if let Ok(directory) = inode.directory() {
             self.count_names(-directory.names_mut().clear());
         }
-        self.pages.forget(inode);
+        self.placed.forget(inode);
     }
 
     /// With durability `device`: makes what the call has changed durable before it returns. Times that are

@@ -2,12 +2,12 @@
 //!
 //! What each means for byte ranges is in `bytes`; here stand rights, flags, the shared offset and times.
 
-use crate::bytes::{Bytes, Data, Placement};
+use crate::bytes::Data;
 use crate::error::FsError;
 use crate::file::File;
 use crate::filesystem::FileSystem;
 use crate::flight::{DirectIo, Wish};
-use crate::map::{MappedFile, Mappings};
+use crate::map::MappedFile;
 use crate::options::Durability;
 use crate::status::{Allocate, OpenFlags};
 use core::any::Any;
@@ -28,7 +28,7 @@ impl File {
 
     /// Writes everything of the file back: pages, then the record with the size.
     fn settle(&self) -> Result<(), FsError> {
-        self.core.pages.settle(&self.inode, ByteOffset::ALL, Data::Cached)
+        self.core.placed.settle(&self.inode, ByteOffset::ALL, Data::Cached)
     }
 
     /// Whether data may be read through this description.
@@ -55,7 +55,7 @@ impl File {
     ///
     /// The bytes go through the cache all the same; a direct write is on the device when it returns.
     fn aligned(&self, buffer: &[u8], offset: ByteOffset) -> Result<(), FsError> {
-        let align = self.core.pages.direct_align() as usize;
+        let align = self.core.placed.direct_align() as usize;
         let aligned = (buffer.as_ptr().addr() | buffer.len() | offset.0 as usize).is_multiple_of(align);
         if aligned { Ok(()) } else { Err(FsError::Invalid) }
     }
@@ -72,7 +72,7 @@ impl File {
         if flags.has(OpenFlags::DIRECT) {
             self.aligned(into, ByteOffset(offset))?;
         }
-        let read = || self.core.pages.read_at(&self.inode, &self.stream, into, ByteOffset(offset));
+        let read = || self.core.placed.read_at(&self.inode, &self.stream, into, ByteOffset(offset));
         let done = self.ruled(read)?;
         if self.stamps(flags) {
             self.core.meta.accessed(&self.inode);
@@ -98,7 +98,7 @@ impl File {
         if flags.has_any(SPECIAL) || self.core.options.durability == Durability::Device {
             return self.write_specially(flags, from, ByteOffset(offset)).map(|(written, _)| written);
         }
-        let written = self.ruled(|| self.core.pages.write_at(&self.inode, from, ByteOffset(offset)))?;
+        let written = self.ruled(|| self.core.placed.write_at(&self.inode, from, ByteOffset(offset)))?;
         if self.inode.data.exposed.load(Ordering::Relaxed) {
             self.ruled(|| self.settle())?;
         }
@@ -125,9 +125,9 @@ impl File {
             self.aligned(from, offset)?;
         }
         let (written, at) = if flags.has(OpenFlags::APPEND) {
-            self.core.pages.append(&self.inode, from)?
+            self.core.placed.append(&self.inode, from)?
         } else {
-            (self.core.pages.write_at(&self.inode, from, offset)?, offset)
+            (self.core.placed.write_at(&self.inode, from, offset)?, offset)
         };
         if flags.has(OpenFlags::SYNC) {
             self.fsync()?;
@@ -210,7 +210,7 @@ impl File {
         if self.flags().has(OpenFlags::PATH) {
             return Err(FsError::BadDescriptor);
         }
-        let synced = self.ruled(|| self.core.pages.sync_inode(&self.inode, times));
+        let synced = self.ruled(|| self.core.placed.sync_inode(&self.inode, times));
         let errors = self.inode.data.errors.load(Ordering::SeqCst);
         let told = self.stream.errors_seen.swap(errors, Ordering::SeqCst);
         synced?;
@@ -231,7 +231,7 @@ impl File {
         }
         let offset = ByteOffset(offset);
         let end = if bytes == 0 { ByteOffset::END } else { offset.plus(bytes).ok_or(FsError::Invalid)? };
-        self.ruled(|| self.core.pages.settle(&self.inode, offset..end, Data::Cached))
+        self.ruled(|| self.core.placed.settle(&self.inode, offset..end, Data::Cached))
     }
 }
 
@@ -250,7 +250,7 @@ impl File {
         }
         self.changeable(flags)?;
         self.ruled(|| {
-            self.core.pages.truncate(&self.inode, bytes)?;
+            self.core.placed.truncate(&self.inode, bytes)?;
             self.written_through()
         })
     }
@@ -272,8 +272,8 @@ impl File {
         let end = offset.plus(bytes).filter(|end| end.0 <= crate::FILE_BYTES_MAX);
         let end = end.ok_or(FsError::TooBig)?;
         self.ruled(|| {
-            self.core.pages.gather_mapped(&self.inode, ByteOffset::ALL)?;
-            self.core.pages.allocate_range(&self.inode, how, offset..end)?;
+            self.core.placed.gather_mapped(&self.inode, ByteOffset::ALL)?;
+            self.core.placed.allocate_range(&self.inode, how, offset..end)?;
             self.written_through()
         })
     }
@@ -283,12 +283,12 @@ impl File {
     /// # Errors
     /// [`FsError::NoData`] at or past the end, or when no data follows.
     pub(crate) fn data_or_hole(&self, offset: ByteOffset, data: bool) -> Result<ByteOffset, FsError> {
-        self.core.pages.gather_mapped(&self.inode, ByteOffset::ALL)?;
+        self.core.placed.gather_mapped(&self.inode, ByteOffset::ALL)?;
         let end = self.inode.end();
         if offset >= end {
             return Err(FsError::NoData);
         }
-        match self.core.pages.next_of(&self.inode, offset, data)?.filter(|found| *found < end) {
+        match self.core.placed.next_of(&self.inode, offset, data)?.filter(|found| *found < end) {
             Some(found) => Ok(found),
             None if data => Err(FsError::NoData),
             None => Ok(end),
@@ -314,7 +314,7 @@ impl File {
     /// through a description that is not open for writing; the host has no memory; the device's.
     pub fn map(&self, write: bool) -> Result<MappedFile, FsError> {
         self.check_map(write)?;
-        self.core.pages.map(&self.inode, write).map(|fd| MappedFile { fd })
+        self.core.placed.map(&self.inode, write).map(|fd| MappedFile { fd })
     }
 
     fn check_map(&self, write: bool) -> Result<(), FsError> {
@@ -336,7 +336,7 @@ impl File {
     /// # Errors
     /// As for a write.
     pub fn gather(&self) -> Result<(), FsError> {
-        self.core.pages.gather_mapped(&self.inode, ByteOffset::ALL)
+        self.core.placed.gather_mapped(&self.inode, ByteOffset::ALL)
     }
 
     /// One mapping fewer, made with the same `write`; with it, stores become the file's.
@@ -344,7 +344,7 @@ impl File {
     /// # Errors
     /// [`FsError::Invalid`] without such a mapping. What could not be written to the cache is lost.
     pub fn unmap(&self, write: bool) -> Result<(), FsError> {
-        self.core.pages.unmap(&self.inode, write)
+        self.core.placed.unmap(&self.inode, write)
     }
 
     /// Makes a mapped range durable.
@@ -360,7 +360,7 @@ impl File {
 
     fn msync_as_ruled(&self, offset: ByteOffset, bytes: u64) -> Result<(), FsError> {
         let end = offset.saturating_plus(bytes);
-        self.core.pages.settle(&self.inode, offset..end, Data::Cached)?;
+        self.core.placed.settle(&self.inode, offset..end, Data::Cached)?;
         // Bytes past the recorded size would not be there after a power cut: a file that was extended and
         // then mapped. The record grows only when nothing below it is dirty.
         let file_end = self.inode.end();
@@ -377,7 +377,7 @@ impl File {
     /// What offset, length and memory address of a direct transfer are multiples of, in bytes.
     #[must_use]
     pub fn direct_align(&self) -> u32 {
-        self.core.pages.direct_align()
+        self.core.placed.direct_align()
     }
 
     /// Begins to read from the blocks of the file into `into`, by `handle`. `None`: the range cannot be read
@@ -448,7 +448,7 @@ impl File {
             return Err(FsError::Invalid);
         }
         let open: Arc<dyn Any + Send + Sync> = Arc::<Self>::clone(self);
-        self.ruled(|| self.core.pages.transfer((&self.inode, &open), handle, wish))
+        self.ruled(|| self.core.placed.transfer((&self.inode, &open), handle, wish))
     }
 }
 
@@ -462,12 +462,12 @@ impl FileSystem {
         if self.core.options.read_only {
             return Ok(());
         }
-        self.core.pages.gather_all_mapped()?;
+        self.core.placed.gather_all_mapped(&self.core.meta.inodes)?;
         let now = self.core.meta.now_ns();
         let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
         // A time to come means that somebody has set the clock back.
         let written =
-            self.core.pages.write_back_due(&|since| since > now || now.saturating_sub(since) >= age);
+            self.core.placed.write_back_due(&|since| since > now || now.saturating_sub(since) >= age);
         self.core.meta.commit_all()?;
         if self.core.options.discard {
             self.core.meta.blocks.discard();

@@ -242,7 +242,7 @@ impl FileSystem {
     /// Counters of the block cache.
     #[must_use]
     pub fn cache_stats(&self) -> nvmed_cache::Stats {
-        self.core.pages.cache().stats()
+        self.core.placed.cache_stats()
     }
 
     /// Copies of superblocks and of the log's last block that were lost, which this mount has written again.
@@ -530,7 +530,7 @@ impl Core {
     /// Writes back all data and records, and makes them durable.
     fn settle(&self) -> Result<(), FsError> {
         // A file that the device does not take keeps no other from being saved.
-        let mut result = self.pages.write_back_all();
+        let mut result = self.placed.write_back_all();
         // On a full device the last times and the number of inodes, both hints, may find no room: that must not
         // keep anybody from ending.
         for written in [self.meta.write_all_late(), self.meta.write_counters()] {

@@ -50,7 +50,9 @@ mod options;
 mod orphan;
 mod pages;
 mod paths;
+
 mod permission;
+mod placed;
 pub mod posted;
 
 mod quiet;

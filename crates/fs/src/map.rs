@@ -8,7 +8,7 @@
 use crate::bytes::{Bytes, Placement};
 use crate::error::FsError;
 use crate::filedata::{FileData, Growing, Map};
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeTable};
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
 use nvmed_mutant::Mutant;
@@ -159,6 +159,20 @@ pub(crate) trait Mappings: Bytes {
             self.gather(&inode.data.grow(), inode, range)?;
         }
         Ok(())
+    }
+
+    /// As [`Mappings::gather_mapped`], for all inodes.
+    ///
+    /// # Errors
+    /// The first that occurred; the others were tried.
+    fn gather_all_mapped(&self, inodes: &InodeTable) -> Result<(), FsError> {
+        if self.maps_written().load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        let mapped = inodes.collect(|inode| inode.data.map_written.load(Ordering::Relaxed));
+        let gather =
+            |result: Result<(), FsError>, inode| result.and(self.gather_mapped(inode, ByteOffset::ALL));
+        mapped.iter().fold(Ok(()), gather)
     }
 
     /// As [`Mappings::gather_mapped`], by who holds `grow`.

@@ -1,6 +1,5 @@
 //! Opening (open(2)).
 
-use crate::bytes::Bytes;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
@@ -115,7 +114,7 @@ impl Core {
         let file = File::new(Arc::clone(self), inode, flags.without(once), view.clone(), is_urgent);
         let file = Arc::new(file);
         if flags.has(OpenFlags::TRUNCATE) && !made && !flags.has(OpenFlags::PATH) {
-            self.pages.truncate(&file.inode, 0)?;
+            self.placed.truncate(&file.inode, 0)?;
         }
         if flags.reads() && !made && file.stamps(flags) {
             self.meta.accessed_first(&file.inode);

@@ -25,23 +25,23 @@ impl FileSystem {
     /// Has `thread` be unparked when there is memory of the cache to be made present before it is used, by
     /// [`FileSystem::make_present`].
     pub fn made_present_by(&self, thread: std::thread::Thread) {
-        self.core.pages.cache().made_present_by(thread);
+        self.core.placed.made_present_by(thread);
     }
 
     /// Has `thread` be unparked when [`FileSystem::relieve_ahead`] has something to do.
     pub fn relieved_by(&self, thread: std::thread::Thread) {
-        self.core.pages.relieved_by(thread);
+        self.core.placed.relieved_by(thread);
     }
 
     /// Where callers may be urgent, writes dirty data back from half of the limit on, so that writers need not wait for
     /// the flush that each step of write-back has there: one step, and whether there is more to do. What fails stays
     /// dirty, and writers are told of it by `fsync`.
     pub fn relieve_ahead(&self) -> bool {
-        !self.core.options.read_only && self.core.pages.relieve_ahead()
+        !self.core.options.read_only && self.core.placed.relieve_ahead()
     }
 
     /// Makes memory of the cache present that is about to be used, if there is any to be.
     pub fn make_present(&self) {
-        self.core.pages.cache().make_present();
+        self.core.placed.make_present();
     }
 }

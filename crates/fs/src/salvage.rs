@@ -3,7 +3,6 @@
 //! Three things may be in there and not on the device: batches of metadata, sizes, dirty pages. The
 //! batches come first and go into the store before anything else does, as its log goes on with them.
 
-use crate::bytes::Bytes;
 use crate::core::{Core, MountParts};
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
@@ -50,7 +49,7 @@ pub fn salvage(parts: MountParts, dead: &Memory, posted: &[Left]) -> Result<File
     let mut result = Ok(());
     for size in &left {
         if let Some(inode) = found.get(&size.ino) {
-            result = result.and(core.pages.truncate(inode, size.size));
+            result = result.and(core.placed.truncate(inode, size.size));
         }
     }
     pages.sort_unstable_by_key(|page| (page.owner, page.page));
@@ -81,7 +80,7 @@ impl Core {
         let who = &Credentials::ROOT;
         match left.change() {
             Some(Change::Write { offset, bytes }) => {
-                self.pages.write_at(inode, bytes, ByteOffset(offset)).map(drop)
+                self.placed.write_at(inode, bytes, ByteOffset(offset)).map(drop)
             }
             Some(Change::Times(times)) => self.utimens(inode, times, who),
             Some(Change::Owner { uid, gid }) => self.chown(inode, uid, gid, who),
@@ -172,7 +171,7 @@ impl Core {
             dead.mapping.read(page.offset, &mut bytes);
             let mut done = 0;
             while done < inside {
-                done += self.pages.write_at(inode, &bytes[done..inside], offset + done as u64)?;
+                done += self.placed.write_at(inode, &bytes[done..inside], offset + done as u64)?;
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use nvmed_units::{ByteOffset, Page};
 
 /// Makes `call` on the pages of a written file that is open once, with another inode at hand.
 fn says(text: &str, call: impl FnOnce(&Pages, &Arc<Inode>, &Inode)) {
-    fired_by(text, |victim| call(&victim.core.pages, &victim.inode, &victim.core.root()));
+    fired_by(text, |victim| call(victim.core.placed.pages(), &victim.inode, &victim.core.root()));
 }
 
 #[test]

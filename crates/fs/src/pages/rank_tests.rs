@@ -13,7 +13,7 @@ fn who_writes_a_file_back_is_as_urgent_as_who_waits_for_it() {
     let files = disk.mount_with(MountOptions { urgent: true, ..MountOptions::default() }, 4 << 20);
     let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
     let file = files.open(&files.root(), b"file", flags, 0o644, &Credentials::ROOT).unwrap();
-    let (pages, inode) = (&file.core.pages, &file.inode);
+    let (pages, inode) = (file.core.placed.pages(), &file.inode);
     for (byte, waits, all_are_urgent) in
         [(1, None, false), (2, Some(Urgency::Urgent), true), (3, Some(Urgency::Normal), false)]
     {

@@ -309,26 +309,12 @@ impl Pages {
         Ok(())
     }
 
-    /// As [`Mappings::gather_mapped`], for all inodes.
-    ///
-    /// # Errors
-    /// The first that occurred; the others were tried.
-    pub(crate) fn gather_all_mapped(&self) -> Result<(), FsError> {
-        if self.maps_written.load(Ordering::SeqCst) == 0 {
-            return Ok(());
-        }
-        let mapped = self.meta.inodes.collect(|inode| inode.data.map_written.load(Ordering::Relaxed));
-        let gather =
-            |result: Result<(), FsError>, inode| result.and(self.gather_mapped(inode, ByteOffset::ALL));
-        mapped.iter().fold(Ok(()), gather)
-    }
-
     /// Writes all dirty data back.
     ///
     /// # Errors
     /// The first that occurred; the others were tried.
     pub(crate) fn write_back_all(&self) -> Result<(), FsError> {
-        self.gather_all_mapped()?;
+        self.gather_all_mapped(&self.meta.inodes)?;
         let before = self.unrecorded.next();
         let written = self.write_back_due(&|_| true);
         // Others may have taken some off the list first, and not be done.

@@ -1,0 +1,244 @@
+//! Where a mount has the bytes of files: the placement that was chosen when it was mounted.
+//!
+//! Calls ask this; a placement knows of no other. Each call is a match that is inlined, with the code of one placement
+//! behind each arm, so that a call on pages costs what it costs without it.
+
+use crate::bytes::{Bytes, Data, Placement};
+use crate::error::FsError;
+use crate::filedata::Stream;
+use crate::flight::{DirectIo, Wish};
+use crate::inode::{Inode, InodeTable};
+use crate::map::Mappings;
+use crate::pages::Pages;
+use crate::status::Allocate;
+use core::any::Any;
+use core::ops::Range;
+use nvmed_io::Handle;
+use nvmed_sys::QuietFd;
+use nvmed_sys::sync::Arc;
+use nvmed_units::{ByteOffset, Page};
+use std::thread::Thread;
+
+/// The bytes of the files of a mount.
+pub(crate) enum Placed {
+    /// In pages of the cache, over blocks of the device.
+    Pages(Pages),
+}
+
+/// Asks the placement that there is.
+macro_rules! ask {
+    ($placed:expr, $placement:ident => $call:expr) => {
+        match $placed {
+            Placed::Pages($placement) => $call,
+        }
+    };
+}
+
+/// What calls make of byte ranges; see [`Bytes`] and [`Placement`].
+impl Placed {
+    #[inline]
+    pub(crate) fn read_at(
+        &self,
+        inode: &Arc<Inode>,
+        stream: &Stream,
+        into: &mut [u8],
+        offset: ByteOffset,
+    ) -> Result<usize, FsError> {
+        ask!(self, placement => placement.read_at(inode, stream, into, offset))
+    }
+
+    #[inline]
+    pub(crate) fn write_at(&self, inode: &Arc<Inode>, from: &[u8], at: ByteOffset) -> Result<usize, FsError> {
+        ask!(self, placement => placement.write_at(inode, from, at))
+    }
+
+    #[inline]
+    pub(crate) fn append(&self, inode: &Arc<Inode>, from: &[u8]) -> Result<(usize, ByteOffset), FsError> {
+        ask!(self, placement => placement.append(inode, from))
+    }
+
+    pub(crate) fn truncate(&self, inode: &Arc<Inode>, bytes: u64) -> Result<(), FsError> {
+        ask!(self, placement => placement.truncate(inode, bytes))
+    }
+
+    pub(crate) fn next_of(
+        &self,
+        inode: &Arc<Inode>,
+        at: ByteOffset,
+        data: bool,
+    ) -> Result<Option<ByteOffset>, FsError> {
+        ask!(self, placement => placement.next_of(inode, at, data))
+    }
+
+    pub(crate) fn transfer(
+        &self,
+        file: (&Arc<Inode>, &Arc<dyn Any + Send + Sync>),
+        handle: &Handle,
+        wish: &Wish,
+    ) -> Result<Option<Arc<DirectIo>>, FsError> {
+        ask!(self, placement => placement.transfer(file, handle, wish))
+    }
+
+    #[inline]
+    pub(crate) fn settle(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<ByteOffset>,
+        how: Data,
+    ) -> Result<(), FsError> {
+        ask!(self, placement => placement.settle(inode, range, how))
+    }
+
+    /// Gives pages of a range blocks, or takes them away.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`], [`FsError::Quota`]; the device's and the store's.
+    pub(crate) fn allocate_range(
+        &self,
+        inode: &Arc<Inode>,
+        how: Allocate,
+        range: Range<ByteOffset>,
+    ) -> Result<(), FsError> {
+        ask!(self, placement => placement.allocate_range(inode, how, range))
+    }
+}
+
+/// Mappings; see [`Mappings`].
+impl Placed {
+    pub(crate) fn map(&self, inode: &Arc<Inode>, write: bool) -> Result<Arc<QuietFd>, FsError> {
+        ask!(self, placement => placement.map(inode, write))
+    }
+
+    pub(crate) fn unmap(&self, inode: &Arc<Inode>, write: bool) -> Result<(), FsError> {
+        ask!(self, placement => placement.unmap(inode, write))
+    }
+
+    pub(crate) fn gather_mapped(&self, inode: &Arc<Inode>, range: Range<ByteOffset>) -> Result<(), FsError> {
+        ask!(self, placement => placement.gather_mapped(inode, range))
+    }
+
+    pub(crate) fn gather_all_mapped(&self, inodes: &InodeTable) -> Result<(), FsError> {
+        ask!(self, placement => placement.gather_all_mapped(inodes))
+    }
+}
+
+/// What waits to be written.
+impl Placed {
+    /// Makes an inode durable: its data, its record if `times` or the data asks for it, and every change of metadata
+    /// before.
+    ///
+    /// # Errors
+    /// What could not be written, which stays to be.
+    #[inline]
+    pub(crate) fn sync_inode(&self, inode: &Arc<Inode>, times: bool) -> Result<(), FsError> {
+        ask!(self, placement => placement.sync_inode(inode, times))
+    }
+
+    /// Writes everything back.
+    ///
+    /// # Errors
+    /// The first that occurred; the others were tried.
+    pub(crate) fn write_back_all(&self) -> Result<(), FsError> {
+        ask!(self, placement => placement.write_back_all())
+    }
+
+    /// Writes back what has waited since a time that `due` accepts.
+    ///
+    /// # Errors
+    /// As [`Placed::write_back_all`].
+    pub(crate) fn write_back_due(&self, due: &dyn Fn(i64) -> bool) -> Result<(), FsError> {
+        ask!(self, placement => placement.write_back_due(due))
+    }
+
+    /// Whether nothing of the inode waits to be written.
+    pub(crate) fn is_clean(&self, inode: &Inode) -> bool {
+        ask!(self, placement => placement.unrecorded.is_clean(inode))
+    }
+
+    /// The inode leaves memory: what is held for it goes.
+    pub(crate) fn forget(&self, inode: &Arc<Inode>) {
+        ask!(self, placement => placement.forget(inode));
+    }
+
+    /// A description is being closed.
+    pub(crate) fn closing(&self, inode: &Inode, description: u64) {
+        ask!(self, placement => placement.closing(inode, description));
+    }
+}
+
+/// What only a cache has.
+impl Placed {
+    /// Pages of the largest readahead window, and of one fill.
+    pub(crate) fn window_pages(&self) -> (u64, u64) {
+        match self {
+            Self::Pages(pages) => pages.window_pages(),
+        }
+    }
+
+    /// Reads missing pages, as far as one call may.
+    ///
+    /// # Errors
+    /// The device's and the store's.
+    pub(crate) fn fill_range(&self, inode: &Arc<Inode>, range: Range<Page>) -> Result<(), FsError> {
+        match self {
+            Self::Pages(pages) => pages.fill_range(inode, range),
+        }
+    }
+
+    /// Has the cache forget the clean pages of a range.
+    pub(crate) fn forget_range(&self, inode: &Arc<Inode>, range: Range<Page>) {
+        match self {
+            Self::Pages(pages) => pages.forget_range(inode, range),
+        }
+    }
+
+    /// What a direct transfer is aligned to, in bytes.
+    pub(crate) fn direct_align(&self) -> u32 {
+        match self {
+            Self::Pages(pages) => pages.direct_align(),
+        }
+    }
+
+    /// Counters of the cache.
+    pub(crate) fn cache_stats(&self) -> nvmed_cache::Stats {
+        match self {
+            Self::Pages(pages) => pages.cache().stats(),
+        }
+    }
+
+    /// Has `thread` be unparked when [`Placed::make_present`] has something to do.
+    pub(crate) fn made_present_by(&self, thread: Thread) {
+        match self {
+            Self::Pages(pages) => pages.cache().made_present_by(thread),
+        }
+    }
+
+    /// Makes memory of the cache present that is about to be used, if there is any to be.
+    pub(crate) fn make_present(&self) {
+        match self {
+            Self::Pages(pages) => _ = pages.cache().make_present(),
+        }
+    }
+
+    /// Has `thread` be unparked when [`Placed::relieve_ahead`] has something to do.
+    pub(crate) fn relieved_by(&self, thread: Thread) {
+        match self {
+            Self::Pages(pages) => pages.relieved_by(thread),
+        }
+    }
+
+    /// Writes a step back ahead of writers where callers may be urgent; whether there is more to do.
+    pub(crate) fn relieve_ahead(&self) -> bool {
+        match self {
+            Self::Pages(pages) => pages.relieve_ahead(),
+        }
+    }
+
+    /// The pages, where a test knows that there are.
+    #[cfg(test)]
+    pub(crate) fn pages(&self) -> &Pages {
+        match self {
+            Self::Pages(pages) => pages,
+        }
+    }
+}
