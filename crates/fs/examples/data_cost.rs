@@ -51,6 +51,7 @@ fn main() {
     let mapping = Arc::new(Mapping::anonymous(layout.total_bytes(), Pages::Huge).expect("memory"));
     let parts = MountParts {
         device,
+        bytes: None,
         memory: Memory { mapping, layout },
         options: MountOptions { clock, ..MountOptions::default() },
     };

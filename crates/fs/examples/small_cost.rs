@@ -120,6 +120,7 @@ fn main() {
     let mapping = Arc::new(Mapping::anonymous(layout.total_bytes(), Pages::Huge).expect("memory"));
     let parts = MountParts {
         device: Arc::clone(&device),
+        bytes: None,
         memory: Memory { mapping, layout },
         options: MountOptions { clock, inline_bytes, ..MountOptions::default() },
     };

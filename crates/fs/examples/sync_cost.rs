@@ -25,7 +25,12 @@ fn main() {
     FileSystem::format(&device, &FormatOptions::default()).expect("format");
     let layout = MemoryLayout::new(256 << 20);
     let mapping = Arc::new(Mapping::anonymous(layout.total_bytes(), Pages::Huge).expect("memory"));
-    let parts = MountParts { device, memory: Memory { mapping, layout }, options: MountOptions::default() };
+    let parts = MountParts {
+        device,
+        bytes: None,
+        memory: Memory { mapping, layout },
+        options: MountOptions::default(),
+    };
     let files = FileSystem::mount(parts).expect("mount");
     let (root, who) = (files.root(), &Credentials::ROOT);
     for dir in 0..100 {

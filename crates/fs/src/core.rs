@@ -28,6 +28,8 @@ const EVICT_SHARE: u64 = 8;
 pub struct MountParts {
     /// The device.
     pub device: Arc<Device>,
+    /// The device's own bytes, where they are memory that can be stored to without commands.
+    pub bytes: Option<Arc<nvmed_nvm::Memory>>,
     /// Memory for cached pages and for the log that is not on the device yet.
     pub memory: Memory,
     /// Settings.

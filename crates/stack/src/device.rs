@@ -12,7 +12,7 @@ use nvmed_dma::Transport;
 use nvmed_engine::Engine;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_io::{Device, DeviceOptions};
-use nvmed_nvm::{MemoryOptions, NvmEngine, NvmOptions, Place};
+use nvmed_nvm::{Memory, MemoryOptions, NvmEngine, NvmOptions, Place};
 use nvmed_stamps::Stamps;
 use nvmed_sys::Pages;
 use nvmed_uring::{UringCmdEngine, UringCmdOptions, UringEngine, UringOptions};
@@ -43,15 +43,31 @@ pub enum Open {
     },
 }
 
+/// A device that is open, and what else reaches its bytes.
+pub struct Opened {
+    /// An engine with queues.
+    pub device: Arc<Device>,
+    /// The same bytes, where they are memory that can be stored to without commands (`nvm:`).
+    pub bytes: Option<Arc<Memory>>,
+}
+
 /// Opens a device: an engine with queues.
 ///
 /// # Errors
 /// [`StackError`] naming the device and what is wrong with it.
 pub fn open_device(spec: &DeviceSpec, open: Open) -> Result<Arc<Device>, StackError> {
+    Ok(open_with_bytes(spec, open)?.device)
+}
+
+/// As [`open_device`], with the bytes themselves where they can be had.
+///
+/// # Errors
+/// As [`open_device`].
+pub fn open_with_bytes(spec: &DeviceSpec, open: Open) -> Result<Opened, StackError> {
     open_recorded_device(spec, open, None)
 }
 
-/// As [`open_device`], with its requests recorded at the probes that `stamps` wants.
+/// As [`open_with_bytes`], with its requests recorded at the probes that `stamps` wants.
 ///
 /// # Errors
 /// As [`open_device`].
@@ -59,13 +75,17 @@ pub(crate) fn open_recorded_device(
     spec: &DeviceSpec,
     open: Open,
     stamps: Option<&Arc<Stamps>>,
-) -> Result<Arc<Device>, StackError> {
-    let engine = open_recorded_engine(spec, open, stamps)?;
+) -> Result<Opened, StackError> {
+    let Reached { engine, bytes } = reach(spec, open, stamps)?;
+    let engine = match stamps {
+        Some(stamps) => nvmed_engine::recorded(engine, stamps),
+        None => engine,
+    };
     let options = DeviceOptions { queues: QUEUES, depth: QUEUE_DEPTH };
     let device =
         Device::open(engine, options).map_err(|error| StackError::Io { device: spec.to_string(), error })?;
     stamps.iter().for_each(|stamps| device.record(stamps));
-    Ok(device)
+    Ok(Opened { device, bytes })
 }
 
 /// Opens the engine that a device string names.
@@ -73,40 +93,36 @@ pub(crate) fn open_recorded_device(
 /// # Errors
 /// [`StackError`] naming the device and what is wrong with it.
 pub fn open_engine(spec: &DeviceSpec, open: Open) -> Result<Arc<dyn Engine>, StackError> {
-    plain_engine(spec, open, None)
+    Ok(reach(spec, open, None)?.engine)
 }
 
-/// As [`open_engine`], recorded at the probes of queue pairs and device.
-fn open_recorded_engine(
-    spec: &DeviceSpec,
-    open: Open,
-    stamps: Option<&Arc<Stamps>>,
-) -> Result<Arc<dyn Engine>, StackError> {
-    let engine = plain_engine(spec, open, stamps)?;
-    Ok(match stamps {
-        Some(stamps) => nvmed_engine::recorded(engine, stamps),
-        None => engine,
-    })
+/// An engine by its trait, and what only its type could tell.
+struct Reached {
+    engine: Arc<dyn Engine>,
+    bytes: Option<Arc<Memory>>,
+}
+
+impl From<Arc<dyn Engine>> for Reached {
+    fn from(engine: Arc<dyn Engine>) -> Self {
+        Self { engine, bytes: None }
+    }
 }
 
 /// The engine without a probe of its own; a virtual device has one.
-fn plain_engine(
-    spec: &DeviceSpec,
-    open: Open,
-    stamps: Option<&Arc<Stamps>>,
-) -> Result<Arc<dyn Engine>, StackError> {
+fn reach(spec: &DeviceSpec, open: Open, stamps: Option<&Arc<Stamps>>) -> Result<Reached, StackError> {
     let name = || spec.to_string();
     let transport: Arc<dyn Transport> = match spec {
         DeviceSpec::Virtual(spec) => Arc::new(attach(spec, open, stamps)?),
-        DeviceSpec::Uring(spec) => return uring(spec, open),
+        DeviceSpec::Uring(spec) => return Ok(uring(spec, open)?.into()),
         DeviceSpec::Nvm(spec) => return memory(spec, open),
         DeviceSpec::Vfio(spec) => Arc::new(take(spec).map_err(|error| StackError::Vfio { error })?),
         DeviceSpec::VfioUser(spec) => Arc::new(connect(spec)?),
-        DeviceSpec::UringCmd(spec) => return uring_cmd(spec, open),
+        DeviceSpec::UringCmd(spec) => return Ok(uring_cmd(spec, open)?.into()),
     };
     let engine = NvmeEngine::open_with(transport, driver(spec).nvme())
         .map_err(|error| StackError::Engine { device: name(), error })?;
-    Ok(Arc::new(engine))
+    let engine: Arc<dyn Engine> = Arc::new(engine);
+    Ok(engine.into())
 }
 
 /// What the driver is asked to do with a controller.
@@ -207,7 +223,7 @@ fn uring(spec: &UringSpec, open: Open) -> Result<Arc<dyn Engine>, StackError> {
 }
 
 /// Memory that keeps its bytes.
-fn memory(spec: &NvmSpec, open: Open) -> Result<Arc<dyn Engine>, StackError> {
+fn memory(spec: &NvmSpec, open: Open) -> Result<Reached, StackError> {
     let made = match open {
         Open::Create { bytes } => Some(bytes),
         Open::Existing { .. } => None,
@@ -221,7 +237,8 @@ fn memory(spec: &NvmSpec, open: Open) -> Result<Arc<dyn Engine>, StackError> {
     let options =
         NvmOptions { memory: MemoryOptions { place, flush: spec.flush }, lba_bytes: spec.lba_bytes };
     let engine = NvmEngine::open(options).map_err(|error| StackError::Nvm { error })?;
-    Ok(Arc::new(engine))
+    let bytes = Some(Arc::clone(engine.memory()));
+    Ok(Reached { engine: Arc::new(engine), bytes })
 }
 
 /// A namespace of the kernel's NVMe driver.

@@ -31,7 +31,7 @@ mod statistics;
 pub use behaviour::Behaviour;
 pub use caller::Caller;
 pub use config::{Behind, Config, ConfigError, IoUring, RawSyscalls, Sharing};
-pub use device::{Open, open_device, open_engine};
+pub use device::{Open, Opened, open_device, open_engine, open_with_bytes};
 pub use drive::{NewDrive, create_drive, drive_bytes, precondition_drive};
 pub use driver::DriverKeys;
 pub use error::{PartitionError, StackError};

@@ -1,7 +1,7 @@
 //! One mounted file system, from a configuration.
 
 use crate::config::{Behind, Config};
-use crate::device::{Open, open_device, open_recorded_device};
+use crate::device::{Open, Opened, open_recorded_device, open_with_bytes};
 use crate::error::StackError;
 use crate::flusher::Flusher;
 use crate::run::{RunMemory, State};
@@ -74,11 +74,12 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
     }
     let locked_by_run = run.is_some();
     let stamps = surroundings.stamps.as_deref().map(join_stamps).transpose()?;
-    let device = open_recorded_device(&config.device, Open::Existing { locked_by_run }, stamps.as_ref())?;
-    let files = mount_on(&device, config, run.as_ref()).inspect_err(|_| {
+    let opened = open_recorded_device(&config.device, Open::Existing { locked_by_run }, stamps.as_ref())?;
+    let files = mount_on(&opened, config, run.as_ref()).inspect_err(|_| {
         // What is wrong with the file system is the error that counts.
-        let _ = device.shutdown();
+        let _ = opened.device.shutdown();
     })?;
+    let device = opened.device;
     if config.urgent_programs && !surroundings.serves {
         caller::are_urgent_here();
     }
@@ -99,21 +100,17 @@ fn join_stamps(path: &str) -> Result<std::sync::Arc<Stamps>, StackError> {
     Stamps::join(QuietFd::new(fd).as_fd()).map(std::sync::Arc::new).map_err(fail)
 }
 
-fn mount_on(
-    device: &Arc<Device>,
-    config: &Config,
-    run: Option<&RunMemory>,
-) -> Result<FileSystem, StackError> {
+fn mount_on(opened: &Opened, config: &Config, run: Option<&RunMemory>) -> Result<FileSystem, StackError> {
     let name = config.device.to_string();
     let memory = match run {
         Some(run) => run.memory(),
         None => private_memory(config)?,
     };
     if config.format {
-        format_if_blank(device, &name)?;
+        format_if_blank(&opened.device, &name)?;
     }
     run.iter().for_each(|run| run.begin());
-    let parts = MountParts { device: Arc::clone(device), memory, options: options(config) };
+    let parts = parts(opened, memory, config);
     FileSystem::mount(parts).map_err(|error| {
         run.iter().for_each(|run| run.end());
         StackError::Fs { device: name, error }
@@ -141,21 +138,21 @@ pub fn salvage_watched(
         return Ok(());
     }
     let name = config.device.to_string();
-    let device = open_device(&config.device, Open::Existing { locked_by_run: true })?;
-    opened(&device);
-    let saved = salvage_to(&device, config, run);
+    let found = open_with_bytes(&config.device, Open::Existing { locked_by_run: true })?;
+    opened(&found.device);
+    let saved = salvage_to(&found, config, run);
     // Whatever could be saved: the next attempt opens it anew.
-    let ended = device.shutdown();
+    let ended = found.device.shutdown();
     saved?;
     ended.map_err(|error| StackError::Io { device: name, error })?;
     run.end();
     Ok(())
 }
 
-fn salvage_to(device: &Arc<Device>, config: &Config, run: &RunMemory) -> Result<(), StackError> {
+fn salvage_to(opened: &Opened, config: &Config, run: &RunMemory) -> Result<(), StackError> {
     let fail = |error| StackError::Fs { device: config.device.to_string(), error };
     let memory = private_memory(config)?;
-    let parts = MountParts { device: Arc::clone(device), memory, options: options(config) };
+    let parts = parts(opened, memory, config);
     let posted = run.posted().map_err(|errno| fail(errno.into()))?;
     let files = nvmed_fs::salvage(parts, &run.memory(), &posted).map_err(fail)?;
     files.unmount().map_err(fail)
@@ -208,6 +205,11 @@ impl Mount {
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
+}
+
+fn parts(opened: &Opened, memory: Memory, config: &Config) -> MountParts {
+    let Opened { device, bytes } = opened;
+    MountParts { device: Arc::clone(device), bytes: bytes.clone(), memory, options: options(config) }
 }
 
 fn options(config: &Config) -> MountOptions {

@@ -315,6 +315,7 @@ fn process_deaths(seed: u64) {
         let memory_of_the_dead = memory(CACHE_BYTES);
         let parts = MountParts {
             device: disk.device(),
+            bytes: None,
             memory: memory_of_the_dead.clone(),
             options: options(&mut dice),
         };
@@ -326,6 +327,7 @@ fn process_deaths(seed: u64) {
         held.push(std::mem::ManuallyDrop::new(files));
         let parts = MountParts {
             device: disk.device(),
+            bytes: None,
             memory: memory(CACHE_BYTES),
             options: MountOptions::default(),
         };

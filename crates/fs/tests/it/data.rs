@@ -55,7 +55,7 @@ impl World {
 
     fn parts(&self) -> MountParts {
         let memory = self.memory.clone();
-        MountParts { device: self.disk.device(), memory, options: self.options.clone() }
+        MountParts { device: self.disk.device(), bytes: None, memory, options: self.options.clone() }
     }
 
     fn mount(&mut self) {

@@ -31,6 +31,7 @@ impl World {
         let device = disk.device();
         let parts = nvmed_fs::MountParts {
             device: Arc::clone(&device),
+            bytes: None,
             memory: memory(SMALL_CACHE),
             options: MountOptions::default(),
         };

@@ -154,7 +154,7 @@ fn a_device_that_is_full_says_so_at_the_call_and_never_later() {
 /// A file of so many pages whose data the device refuses, as one does whose host is full.
 fn refused_file(disk: &Arc<Disk>, memory: &Memory, pages: u64) -> (FileSystem, Arc<File>) {
     let memory = Memory { mapping: Arc::clone(&memory.mapping), layout: memory.layout };
-    let parts = MountParts { device: disk.device(), memory, options: MountOptions::default() };
+    let parts = MountParts { device: disk.device(), bytes: None, memory, options: MountOptions::default() };
     let files = FileSystem::mount(parts).unwrap();
     let file = open(&files, "large").unwrap();
     disk.fail_with(Status::CAPACITY_EXCEEDED, 1, u64::MAX >> 1);
@@ -206,8 +206,12 @@ fn what_a_dead_process_left_is_tried_a_bounded_number_of_times() {
     let (files, file) = refused_file(&disk, &dead, PAGES);
     drop((file, files));
     let before = disk.writes();
-    let parts =
-        || MountParts { device: disk.device(), memory: memory(40 << 20), options: MountOptions::default() };
+    let parts = || MountParts {
+        device: disk.device(),
+        bytes: None,
+        memory: memory(40 << 20),
+        options: MountOptions::default(),
+    };
     let saved = salvage(parts(), &dead, &[]).map(drop);
     assert_eq!(saved.map_err(|error| error.errno()), Err(Errno::NOSPC));
     let tried = disk.writes() - before;

@@ -283,7 +283,8 @@ fn what_a_dead_process_left_is_not_lost_in_silence() {
     let disk = Disk::new(16 << 20);
     disk.format();
     let dead = memory(8 << 20);
-    let parts = |memory| MountParts { device: disk.device(), memory, options: MountOptions::default() };
+    let parts =
+        |memory| MountParts { device: disk.device(), bytes: None, memory, options: MountOptions::default() };
     let shared = || Memory { mapping: Arc::clone(&dead.mapping), layout: dead.layout };
     let files = FileSystem::mount(parts(shared())).unwrap();
     let file = open(&files, "file").unwrap();

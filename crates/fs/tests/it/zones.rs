@@ -307,6 +307,7 @@ fn what_a_dead_process_wrote_is_found_where_its_name_went() {
         let alive = memory(4 << 20);
         let parts = |memory: &Memory| MountParts {
             device: disk.device(),
+            bytes: None,
             memory: memory.clone(),
             options: MountOptions::default(),
         };
@@ -331,8 +332,12 @@ fn what_a_dead_process_wrote_is_found_where_its_name_went() {
         drop(root);
         drop(files);
         let disk = disk.survivor(|| true);
-        let parts =
-            MountParts { device: disk.device(), memory: memory(4 << 20), options: MountOptions::default() };
+        let parts = MountParts {
+            device: disk.device(),
+            bytes: None,
+            memory: memory(4 << 20),
+            options: MountOptions::default(),
+        };
         let files = salvage(parts, &alive, &[]).unwrap();
         let mut all = BTreeMap::new();
         contents(&files, &files.root(), "", &mut all);

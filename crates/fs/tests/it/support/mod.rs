@@ -92,7 +92,12 @@ impl Disk {
         options: MountOptions,
         cache_bytes: u64,
     ) -> Result<FileSystem, nvmed_fs::FsError> {
-        FileSystem::mount(MountParts { device: self.device(), memory: memory(cache_bytes), options })
+        FileSystem::mount(MountParts {
+            device: self.device(),
+            bytes: None,
+            memory: memory(cache_bytes),
+            options,
+        })
     }
 
     /// Unmounts, mounts again, and lets fsck look in between.
