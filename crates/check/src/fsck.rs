@@ -78,7 +78,7 @@ fn open_store(
     superblock: &Superblock,
     salvage: bool,
 ) -> Result<Result<Store, KvError>, LayoutError> {
-    let region = region::metadata(device, superblock)?;
+    let region = region::metadata(device, None, superblock)?;
     let memory = Arc::new(Mapping::anonymous(PENDING_BYTES, Pages::Base)?);
     let pending = PendingMemory { memory, offset: 0, len: PENDING_BYTES };
     let options = nvmed_kv::Options { salvage, ..nvmed_kv::Options::default() };

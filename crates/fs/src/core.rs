@@ -88,12 +88,12 @@ impl Core {
         dead: Option<&Memory>,
         options: &MountOptions,
     ) -> Result<Arc<Self>, FsError> {
-        let MountParts { device, memory, .. } = parts;
+        let MountParts { device, bytes, memory, .. } = parts;
         if options.urgent || !options.urgent_files.is_empty() {
             device.expect_urgent(Source::Told);
         }
         let handle = device.handle(Binding::Spread);
-        let opened = Metadata::open((device, handle), (memory, dead), options)?;
+        let opened = Metadata::open((device, bytes.clone(), handle), (memory, dead), options)?;
         let meta = Arc::new(opened.metadata);
         let core = Arc::new(Self {
             placed: Placed::Pages(Pages::new(&meta, device, memory, options)?),

@@ -99,7 +99,7 @@ impl FileSystem {
         let erased = [0; BLOCK_BYTES];
         region::store(&whole, Block(0), &erased)?;
         region::store(&whole, Block(blocks - 1), &erased)?;
-        write_root(region::metadata(device, &superblock)?, &superblock, options, now)?;
+        write_root(region::metadata(device, None, &superblock)?, &superblock, options, now)?;
         let block = superblock.encode();
         region::store(&whole, Block(blocks - 1), &block)?;
         region::store(&whole, Block(0), &block)?;

@@ -1,11 +1,14 @@
 //! Blocks of a device as a medium.
 //!
 //! A store's buffers are ordinary memory; a device reaches only what is mapped for it. So bytes go
-//! through a few staging areas: a log append copies one block.
+//! through a few staging areas: a log append copies one block. Where the device is memory itself, bytes of it are read,
+//! stored and made durable without a command.
 
 use crate::{Medium, MediumError, OpenError};
 use core::ops::Range;
-use nvmed_io::{Device, Handle, IoError, Segment};
+use nvmed_io::{Device, DeviceError, Handle, IoError, Operation, Segment};
+use nvmed_nvm::Memory;
+use nvmed_nvme::Status;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, RwLock};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, Block, DeviceAddress, Lba, bounded};
@@ -27,6 +30,8 @@ const OUTSIDE: MediumError = MediumError { errno: 22 };
 /// The store is the only writer of these blocks. LBAs must divide a block of 4096 bytes.
 pub struct DeviceMedium {
     handle: Handle,
+    /// The device's bytes, where they are memory.
+    bytes: Option<Arc<Memory>>,
     runs: RwLock<Vec<Range<Block>>>,
     lbas_per_block: u64,
     memory: Arc<Mapping>,
@@ -71,7 +76,27 @@ impl DeviceMedium {
         let memory = Arc::new(memory);
         let address = device.map(Arc::clone(&memory))?;
         let areas = core::array::from_fn(|_| Mutex::new(()));
-        Ok(Self { handle, runs: RwLock::new(vec![blocks]), lbas_per_block, memory, address, areas })
+        let (bytes, runs) = (None, RwLock::new(vec![blocks]));
+        Ok(Self { handle, bytes, runs, lbas_per_block, memory, address, areas })
+    }
+
+    /// The same blocks, whose bytes are those of `bytes` if there are any: the device is that memory.
+    #[must_use]
+    pub fn with_bytes(mut self, bytes: Option<Arc<Memory>>) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// Calls `part` with where in the device's bytes a transfer's lie, piece by piece, and with their range in it.
+    fn pieces(
+        &self,
+        block: Block,
+        bytes: usize,
+        part: &mut dyn FnMut(u64, Range<usize>) -> Result<(), MediumError>,
+    ) -> Result<(), MediumError> {
+        self.parts(block, bytes, &mut |lba, range| {
+            part(lba.0 / self.lbas_per_block * BLOCK_BYTES as u64, range)
+        })
     }
 
     /// Adds a run of blocks of the device at the end; [`crate::Store::grow`] then takes them into use.
@@ -154,6 +179,12 @@ impl Drop for DeviceMedium {
     }
 }
 
+/// What memory answered: with the statuses of a device that it is.
+fn answered(status: Status) -> MediumError {
+    let error = DeviceError { operation: Operation::Flush, lba: Lba(0), status, fault: None };
+    MediumError { errno: error.errno().raw_os_error() }
+}
+
 fn failed(error: IoError) -> MediumError {
     MediumError { errno: error.errno().raw_os_error() }
 }
@@ -164,6 +195,11 @@ impl Medium for DeviceMedium {
     }
 
     fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
+        if let Some(bytes) = &self.bytes {
+            return self.pieces(block, into.len(), &mut |at, range| {
+                bytes.read(at, &mut into[range]).map_err(answered)
+            });
+        }
         let (offset, _guard) = self.area();
         self.parts(block, into.len(), &mut |lba, range| {
             self.handle.read(lba, &self.segment(offset, range.len())).map_err(failed)?;
@@ -182,7 +218,24 @@ impl Medium for DeviceMedium {
     }
 
     fn flush(&self) -> Result<(), MediumError> {
-        self.handle.flush().map_err(failed)
+        match &self.bytes {
+            // The engine settles what it writes before it says so: this covers it.
+            Some(bytes) => bytes.fence().map_err(answered),
+            None => self.handle.flush().map_err(failed),
+        }
+    }
+
+    fn stores_bytes(&self) -> bool {
+        self.bytes.is_some()
+    }
+
+    fn store(&self, block: Block, within: usize, data: &[u8]) -> Result<(), MediumError> {
+        let Some(bytes) = &self.bytes else {
+            return Err(MediumError { errno: rustix::io::Errno::OPNOTSUPP.raw_os_error() });
+        };
+        let inside = within.checked_add(data.len()).is_some_and(|end| end <= BLOCK_BYTES);
+        let (found, _) = self.locate(block).filter(|_| inside).ok_or(OUTSIDE)?;
+        bytes.store(found.0 * BLOCK_BYTES as u64 + within as u64, data).map_err(answered)
     }
 
     fn has_urgent(&self) -> bool {

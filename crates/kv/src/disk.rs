@@ -96,6 +96,30 @@ impl Disk {
         write(&*self.medium, block, data, fua)
     }
 
+    /// See [`Medium::stores_bytes`].
+    pub(crate) fn stores_bytes(&self) -> bool {
+        self.medium.stores_bytes()
+    }
+
+    /// A store to a part of a block, which counts as one.
+    pub(crate) fn store(
+        &self,
+        structure: Structure,
+        block: Block,
+        within: usize,
+        data: &[u8],
+    ) -> Result<(), KvError> {
+        self.count(&self.counts.written[structure as usize], BLOCK_BYTES);
+        let operation = MediumCall::Write;
+        let stored = self.medium.store(block, within, data);
+        stored.map_err(|source| KvError::Medium { operation, block, source })
+    }
+
+    /// What was stored is durable: a flush that is a part of an append, as FUA is of a write, and not counted.
+    pub(crate) fn fence(&self) -> Result<(), KvError> {
+        flush(&*self.medium)
+    }
+
     /// See [`Medium::has_urgent`].
     pub(crate) fn has_urgent(&self) -> bool {
         self.medium.has_urgent()

@@ -1,5 +1,6 @@
 //! The log on the medium: the stream of records, cut into blocks of a ring, and the twin, where every other
-//! version of the block goes that the stream ends in (`docs/spec/kv.md`, "Log").
+//! version of the block goes that the stream ends in, or, in place, the mark of the last append (`docs/spec/kv.md`,
+//! "Log").
 
 use crate::disk::{self, Disk, Structure};
 use crate::layout::{Layout, checksum, put_u32, put_u64, u32_at, u64_at};
@@ -54,6 +55,14 @@ impl Head {
         let (number, durable) = (StreamBlock(u64_at(block, 8)), Position(u64_at(block, 16)));
         let head = Self { number, durable, settled };
         (u32_at(block, 4) == checksum(identity, &[&block[8..HEADER_BYTES]])).then_some(head)
+    }
+
+    /// Whether `block`, which has no header, begins with what a power cut leaves of one that was stored in words: words
+    /// of two, of which none says anything that was not so in a log that ends at `end`.
+    pub(crate) fn is_torn(block: &[u8], end: Position) -> bool {
+        matches!(u32_at(block, 0), MAGIC | MAGIC_SETTLED)
+            && StreamBlock(u64_at(block, 8)) <= end.block()
+            && Position(u64_at(block, 16)) <= end
     }
 }
 
@@ -115,6 +124,10 @@ pub(crate) struct Tail {
     pub(crate) newest: TailSlot,
     /// Both slots hold it, and say so.
     pub(crate) settled: bool,
+    /// Its home has its header.
+    pub(crate) begun: bool,
+    /// Of which block the twin holds a version.
+    pub(crate) twin: Option<StreamBlock>,
     /// It was read, so a process that died may have left it in the device's cache alone.
     pub(crate) read: bool,
     /// A whole block that only its twin held: its home is written before anything else.
@@ -131,6 +144,10 @@ pub(crate) struct Appender {
     buffer: Vec<u8>,
     newest: TailSlot,
     settled: bool,
+    /// In place: the home of the block that the stream ends in has its header.
+    begun: bool,
+    /// In place: of which block the twin holds a version.
+    twin: Option<StreamBlock>,
     read: bool,
     homeless: Option<(Block, Vec<u8>)>,
 }
@@ -141,8 +158,8 @@ impl Appender {
         assert_eq!(tail.payload.len(), position.within(), "the tail of another block");
         let mut buffer = vec![0; BLOCK_BYTES];
         buffer[HEADER_BYTES..][..tail.payload.len()].copy_from_slice(&tail.payload);
-        let Tail { newest, settled, read, homeless, .. } = tail;
-        Self { identity, layout, position, buffer, newest, settled, read, homeless }
+        let Tail { newest, settled, begun, twin, read, homeless, .. } = tail;
+        Self { identity, layout, position, buffer, newest, settled, begun, twin, read, homeless }
     }
 
     pub(crate) fn position(&self) -> Position {
@@ -163,8 +180,11 @@ impl Appender {
         assert!(end >= durable, "the log would end at {end}, before {durable}");
         assert!(pending.start() <= durable && end <= pending.end(), "what is appended is not pending");
         self.bring_home(disk)?;
-        self.settled &= end == durable;
         let mark = if Mutant::MarkTooHigh.is_made() { end } else { durable };
+        if disk.stores_bytes() {
+            return self.append_in_place(disk, pending, (mark, end), fua);
+        }
+        self.settled &= end == durable;
         while self.position < end {
             let first = self.position.block();
             let ring = self.layout.ring_blocks();
@@ -176,6 +196,61 @@ impl Appender {
             self.keep_tail(upto);
         }
         self.read = false;
+        Ok(())
+    }
+
+    /// As [`Appender::append`], by stores behind the end of what is durable, which none of them touches. A block gets
+    /// its header with its first record, once; the twin gets that of the append, as the witness that it began here.
+    fn append_in_place(
+        &mut self,
+        disk: &Disk,
+        pending: &Pending<Arc<Mapping>>,
+        (mark, end): (Position, Position),
+        fua: bool,
+    ) -> Result<(), KvError> {
+        if self.position == end {
+            return Ok(());
+        }
+        self.take_up(disk)?;
+        // Settled, both slots say so already.
+        if !core::mem::take(&mut self.settled) {
+            let number = self.twin.unwrap_or(self.position.block());
+            let header = Head::written(number, mark).encode(self.identity);
+            disk.store(Structure::Log, self.layout.twin_block(), 0, &header)?;
+            self.twin = Some(number);
+        }
+        while self.position < end {
+            let (number, within) = (self.position.block(), self.position.within());
+            let upto = end.min((number + 1).start());
+            self.fill(pending, upto, mark);
+            let stored = if !self.begun {
+                0..BLOCK_BYTES
+            } else if Mutant::LogHeaderRewritten.is_made() {
+                0..HEADER_BYTES + within + (upto - self.position) as usize
+            } else {
+                HEADER_BYTES + within..HEADER_BYTES + within + (upto - self.position) as usize
+            };
+            disk.store(Structure::Log, self.layout.log_block(number), stored.start, &self.buffer[stored])?;
+            self.begun = upto.within() > 0;
+            self.keep_tail(upto);
+        }
+        self.read = false;
+        if fua { disk.fence() } else { Ok(()) }
+    }
+
+    /// Has the home of the block that the stream ends in hold all of it, where a log that was written by blocks left
+    /// the newest version in the twin. That stays until the home is durable.
+    fn take_up(&mut self, disk: &Disk) -> Result<(), KvError> {
+        let (number, within) = (self.position.block(), self.position.within());
+        if self.newest == TailSlot::Twin && within > 0 {
+            let header = Head::written(number, self.position).encode(self.identity);
+            self.buffer[..HEADER_BYTES].copy_from_slice(&header);
+            let stored = if self.begun { HEADER_BYTES..HEADER_BYTES + within } else { 0..self.buffer.len() };
+            disk.store(Structure::Log, self.layout.log_block(number), stored.start, &self.buffer[stored])?;
+            disk.fence()?;
+            self.begun = true;
+        }
+        self.newest = TailSlot::Home;
         Ok(())
     }
 
@@ -233,7 +308,7 @@ impl Appender {
         for slot in [self.newest.other(), self.newest] {
             disk.write(Structure::Log, slot.block(&self.layout, number), &self.buffer, true)?;
         }
-        self.settled = true;
+        (self.settled, self.begun, self.twin) = (true, true, Some(number));
         Ok(())
     }
 
@@ -295,6 +370,10 @@ mod tests {
         (Disk::new(Arc::new(medium)), layout)
     }
 
+    fn begun(payload: Vec<u8>, newest: TailSlot) -> Tail {
+        Tail { payload, newest, settled: false, begun: true, twin: None, read: false, homeless: None }
+    }
+
     fn found(disk: &Disk, layout: &Layout, position: Position) -> (Recovered, Vec<usize>) {
         let mut lengths = Vec::new();
         let since = Since::default();
@@ -311,7 +390,7 @@ mod tests {
         let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
         let pending = Pending::new(memory, 0, 1 << 20).unwrap();
         let payload = vec![0; 100];
-        let tail = Tail { payload, newest: TailSlot::Home, settled: false, read: false, homeless: None };
+        let tail = begun(payload, TailSlot::Home);
         let _ =
             Appender::new(IDENTITY, layout, Position(100), tail).append(&disk, &pending, Position(99), true);
     }
@@ -330,7 +409,7 @@ mod tests {
             let pending = Pending::new(memory, 0, 1 << 20).unwrap();
             pending.reset(IDENTITY, start);
             let payload = vec![0; start.within()];
-            let tail = Tail { payload, newest: TailSlot::Twin, settled: false, read: false, homeless: None };
+            let tail = begun(payload, TailSlot::Twin);
             let mut appender = Appender::new(IDENTITY, layout, start, tail);
             let (mut end, mut sizes) = (start, Vec::new());
             for (index, length) in lengths.iter().enumerate() {

@@ -8,7 +8,8 @@ use nvmed_units::{BLOCK_BYTES, Block};
 /// 4 KiB blocks, numbered from 0. Everything a store needs of the device under it.
 ///
 /// A write with `fua` is durable when the call returns. Any other write is durable once a later
-/// `flush` has returned; until then a power cut may keep all of it, some of its 512-byte sectors, or none.
+/// `flush` has returned; until then a power cut may keep all of it, some of its 512-byte sectors, or none; of a medium
+/// that stores bytes ([`Medium::stores_bytes`]), some of its aligned words of 8 bytes.
 /// Calls may come from several threads at once, never two writes to one block.
 pub trait Medium: Send + Sync {
     /// How many blocks there are.
@@ -31,6 +32,23 @@ pub trait Medium: Send + Sync {
     /// # Errors
     /// What the device answered; nothing is known about what is durable.
     fn flush(&self) -> Result<(), MediumError>;
+
+    /// Whether bytes can be stored without their blocks, which is [`Medium::store`]: the log is appended to in place
+    /// then.
+    fn stores_bytes(&self) -> bool {
+        false
+    }
+
+    /// Stores `data`, which does not leave `block`, at its byte `within`. It is durable once a later `flush` of the
+    /// same thread has returned; until then a power cut may keep any of its aligned words of 8 bytes, but of several
+    /// stores to one word none without those before it.
+    ///
+    /// # Errors
+    /// What the device answered, some of it may be stored; `EOPNOTSUPP` where bytes cannot be stored.
+    fn store(&self, block: Block, within: usize, data: &[u8]) -> Result<(), MediumError> {
+        let _ = (block, within, data);
+        Err(MediumError { errno: rustix::io::Errno::OPNOTSUPP.raw_os_error() })
+    }
 
     /// Whether some callers are urgent ([`nvmed_io::caller`]): then no commit makes them wait for a flush that is for
     /// others, and what is written while others wait for it is urgent.

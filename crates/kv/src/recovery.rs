@@ -107,15 +107,19 @@ pub(crate) fn recover(
     let number = by_twin.filter(|&number| number != end.block());
     let homeless = number.map(|number| (layout.log_block(number), twin.spliced));
     let Walked { expected, tail: payload, .. } = walked;
-    let tail = Tail { payload, newest: copies.newest, settled: copies.settled, read: true, homeless };
+    let Copies { newest, settled, begun, flaws } = copies;
+    let number = twin.head.map(|head| head.number);
+    let tail = Tail { payload, newest, settled, begun, twin: number, read: true, homeless };
     let (sequence, epoch) = (Sequence(expected.sequence.0 - 1), expected.epoch);
-    Ok(Recovered { position: end, sequence, epoch, tail, damage, flaws: copies.flaws })
+    Ok(Recovered { position: end, sequence, epoch, tail, damage, flaws })
 }
 
 /// What the two slots of the block that the stream ends in are worth.
 struct Copies {
     newest: TailSlot,
     settled: bool,
+    /// The home has its header.
+    begun: bool,
     flaws: Vec<Flaw>,
 }
 
@@ -247,19 +251,23 @@ impl Log<'_> {
         let says = |head: Option<Head>| head.is_some_and(|head| head.settled && head.durable == end);
         let (home_says, twin_says) = (says(home_head), says(twin_head));
         // A block that has begun has a header at home, and the twin always has one: only a block of the device's can
-        // be without.
+        // be without; but where bytes are stored, a power cut tears the one that is being written.
         let begun = !walked.tail.is_empty();
+        let torn = |block: &[u8]| Head::decode(self.identity, block).is_none() && Head::is_torn(block, end);
+        let (home_torn, twin_torn) = (torn(&home), torn(&twin.bytes));
+        let home_lost = begun && (home_head.is_none() || (twin_says && !at_home));
+        let twin_lost = twin.head.is_none() || (begun && home_says && !at_twin);
         let strayed = by_twin.filter(|&by_twin| by_twin != number);
         let lost = [
-            (self.layout.log_block(number), (begun && home_head.is_none()) || (twin_says && !at_home)),
-            (self.layout.twin_block(), twin.head.is_none() || (home_says && !at_twin)),
+            (self.layout.log_block(number), home_lost && !home_torn),
+            (self.layout.twin_block(), twin_lost && !twin_torn),
             (self.layout.log_block(strayed.unwrap_or(number)), strayed.is_some()),
         ];
         let flaws = lost.into_iter().filter(|(_, lost)| *lost).map(|(block, _)| lost_copy(block)).collect();
         let newest =
             if by_twin == Some(number) || home_head.is_none() { TailSlot::Twin } else { TailSlot::Home };
         let settled = home_says && twin_says && at_home && at_twin;
-        Ok(Copies { newest, settled, flaws })
+        Ok(Copies { newest, settled, begun: home_head.is_some(), flaws })
     }
 }
 

@@ -193,7 +193,9 @@ impl Superblock {
             return Err(KvError::Truncated { stored: far_block.0 + 1, medium });
         }
         let far = match Self::read(disk, far_block) {
-            Err(Fault::Foreign) if near.is_err() => Self::follow(disk, far_block),
+            Err(Fault::Foreign) if near.is_err() => {
+                Self::follow(disk, far_block).or_else(|fault| Self::hinted(disk).ok_or(fault))
+            }
             far => far,
         };
         let far = match &near {
@@ -272,6 +274,15 @@ impl Superblock {
             let same = found.identity == identity && found.layout.superblock(1) == far;
             if same { Ok(found) } else { Err(Fault::Foreign) }
         })
+    }
+
+    /// The far superblock that the near one's size leads to, of which nothing else can be believed: a power cut may
+    /// tear it where the medium is larger than the store, and words are what is not torn.
+    fn hinted(disk: &Disk) -> Option<Self> {
+        let mut bytes = [0; BLOCK_BYTES];
+        disk.read(Block(0), &mut bytes).ok().filter(|()| &bytes[..8] == MAGIC)?;
+        let far = u64_at(&bytes, 32).checked_sub(1).map(Block).filter(|far| far.0 < disk.blocks())?;
+        Self::read(disk, far).ok().filter(|found| found.layout.superblock(1) == far)
     }
 
     /// Makes the store use all of `layout`, which is larger than its own. `self` is grown afterwards. New

@@ -4,6 +4,7 @@ use crate::error::LayoutError;
 use crate::superblock::Superblock;
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{DeviceMedium, Medium, MediumError};
+use nvmed_nvm::Memory;
 use nvmed_units::Block;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -30,13 +31,18 @@ impl From<MediumError> for LayoutError {
     }
 }
 
-/// The blocks of a file system's metadata, those that it took from the data region included.
+/// The blocks of a file system's metadata, those that it took from the data region included; with `bytes`, the device's
+/// own, they are read, and their log is written, without commands.
 ///
 /// # Errors
 /// No memory, or no room in the device's address space.
-pub fn metadata(device: &Arc<Device>, superblock: &Superblock) -> Result<DeviceMedium, LayoutError> {
+pub fn metadata(
+    device: &Arc<Device>,
+    bytes: Option<Arc<Memory>>,
+    superblock: &Superblock,
+) -> Result<DeviceMedium, LayoutError> {
     let first = Block(superblock.meta_first)..Block(superblock.data_first);
-    let medium = DeviceMedium::new(device, device.handle(Binding::Spread), first)?;
+    let medium = DeviceMedium::new(device, device.handle(Binding::Spread), first)?.with_bytes(bytes);
     for run in superblock.taken_runs() {
         medium.extend(Block(run.start)..Block(run.end))?;
     }

@@ -117,6 +117,10 @@ pub enum Mutant {
     HmbAfterDisable,
     /// What is stored to memory that keeps its bytes is not settled before it is told of.
     NotSettled,
+    /// Of what is stored to memory that keeps its bytes, other lines are written back.
+    WrongRange,
+    /// A block of the log in place gets a new header with each append.
+    LogHeaderRewritten,
 }
 
 impl Mutant {
@@ -138,6 +142,9 @@ impl Mutant {
 
     /// Those that a test of the device notices, in the process that makes them (docs/spec/hmb.md, docs/nvm.md).
     const DEVICE: [Self; 2] = [Self::HmbAfterDisable, Self::NotSettled];
+
+    /// Those that are noticed by what is left when the power of memory goes, which stores byte by byte.
+    const STORED: [Self; 2] = [Self::WrongRange, Self::LogHeaderRewritten];
 
     /// All others: they are noticed by what is left when the power goes.
     pub const ALL: [Self; 37] = [
@@ -211,7 +218,7 @@ pub fn set_by(variable: impl Fn(&str) -> Option<String>) {
 /// When there is none: a test that makes no mistake would prove nothing.
 fn set_named(name: &str) {
     let all = Mutant::ALL.into_iter().chain(Mutant::CHECKED).chain(Mutant::MODELLED).chain(Mutant::STRUCK);
-    let all = all.chain(Mutant::DEVICE);
+    let all = all.chain(Mutant::DEVICE).chain(Mutant::STORED);
     let found = all.into_iter().find(|mutant| format!("{mutant:?}") == name);
     assert!(found.is_some(), "{name} is no deliberate mistake");
     set(found);

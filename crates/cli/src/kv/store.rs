@@ -169,11 +169,11 @@ impl StoreSpec {
                     (Some(bytes), _) => Open::Create { bytes },
                     _ => Open::Existing { locked_by_run: false },
                 };
-                let device = nvmed_stack::open_device(spec, open)?;
+                let nvmed_stack::Opened { device, bytes } = nvmed_stack::open_with_bytes(spec, open)?;
                 let whole = DeviceMedium::device_blocks(&device).and_then(|blocks| {
                     DeviceMedium::new(&device, device.handle(Binding::Spread), Block(0)..Block(blocks))
                 });
-                let medium = whole.map_err(|error: OpenError| self.failed(error))?;
+                let medium = whole.map_err(|error: OpenError| self.failed(error))?.with_bytes(bytes);
                 Ok(Ground { medium: Arc::new(medium), device: Some(device) })
             }
         }

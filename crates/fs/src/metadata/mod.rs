@@ -80,12 +80,12 @@ impl Metadata {
     /// # Errors
     /// [`FsError::Layout`]; the store's and the device's.
     pub(crate) fn open(
-        (device, handle): (&Arc<Device>, Handle),
+        (device, bytes, handle): (&Arc<Device>, Option<Arc<nvmed_nvm::Memory>>, Handle),
         (memory, dead): (&Memory, Option<&Memory>),
         options: &MountOptions,
     ) -> Result<Opened, FsError> {
         let (superblock, superblock_lost) = copies::load(device, &handle)?;
-        let medium = Arc::new(region::metadata(device, &superblock)?);
+        let medium = Arc::new(region::metadata(device, bytes, &superblock)?);
         let commit_blocks_max = options.commit_blocks_max;
         let settings = nvmed_kv::Options { commit_blocks_max, ..nvmed_kv::Options::default() };
         let store = Store::open(medium.clone(), memory.pending(), &settings)?;

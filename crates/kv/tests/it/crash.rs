@@ -2,7 +2,8 @@
 //! the last one whose commit returned; every block of it is sound; and it goes on from there.
 //!
 //! The fault model is `crate::support::VolatileMedium`'s: what was not flushed or written with FUA may be there,
-//! sector by sector, in any of its versions; so may any part of the write that is cut.
+//! sector by sector, or where bytes are stored word by word, in any of its versions; so may any part of the write that
+//! is cut.
 
 use crate::support::{Dice, Model, Op, VolatileMedium, contents, encode, open, play};
 use core::ops::{Bound, ControlFlow};
@@ -132,8 +133,19 @@ fn reopen(medium: Arc<dyn Medium>, history: &mut History, durable: u64) -> Store
 
 /// Cuts the power at write `first`, goes on, cuts it again at write `second` of the second life, goes on.
 fn life(image: &[u8], seed: u64, batches: u64, first: u64, second: u64) -> (u64, bool) {
+    life_on(image, seed, batches, (first, second), [false; 3])
+}
+
+/// As [`life`], on media of which the n-th life's stores bytes or does not.
+fn life_on(
+    image: &[u8],
+    seed: u64,
+    batches: u64,
+    (first, second): (u64, u64),
+    bytes_stored: [bool; 3],
+) -> (u64, bool) {
     let mut history = History::new();
-    let medium = VolatileMedium::new(image.to_vec(), first);
+    let medium = VolatileMedium::of(image.to_vec(), first, bytes_stored[0]);
     let mut durable = 0;
     if let Ok(store) = open(medium.clone()) {
         // The same work every time, up to the cut.
@@ -144,8 +156,8 @@ fn life(image: &[u8], seed: u64, batches: u64, first: u64, second: u64) -> (u64,
     let (writes, cut) = (medium.writes(), medium.was_cut());
     let mut random = Dice::new(seed);
     let mut image = medium.after_power_cut(&mut random);
-    for again in [second, u64::MAX] {
-        let medium = VolatileMedium::new(image, again);
+    for (again, bytes_stored) in [second, u64::MAX].into_iter().zip(bytes_stored[1..].iter().copied()) {
+        let medium = VolatileMedium::of(image, again, bytes_stored);
         let store = reopen(medium.clone(), &mut history, durable);
         durable = work(&store, &mut history, 12, &mut random).0;
         drop(store);
@@ -165,6 +177,23 @@ fn power_is_cut_at_every_write() {
         for seed in 2 * at..2 * at + 2 {
             eprintln!("power cut at write {at}, seed {seed}");
             life(&image, seed, batches, at, seed % 9);
+        }
+    }
+}
+
+/// The log in place; and what one medium left, whole or cut, the other takes up.
+#[test]
+fn power_is_cut_at_every_write_where_bytes_are_stored() {
+    let image = formatted_small();
+    let batches = 80;
+    for ways in [[true, true, true], [true, false, true], [false, true, false], [false, true, true]] {
+        let (writes, cut) = life_on(&image, 0, batches, (u64::MAX, u64::MAX), ways);
+        assert!(!cut && writes > 50, "{writes} writes: the test cuts nothing");
+        for at in 0..writes {
+            for seed in 2 * at..2 * at + 2 {
+                eprintln!("{ways:?}, power cut at write {at}, seed {seed}");
+                life_on(&image, seed, batches, (at, seed % 9), ways);
+            }
         }
     }
 }

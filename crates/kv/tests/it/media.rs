@@ -6,6 +6,7 @@ use nvmed_io::{Binding, Device, DeviceOptions};
 use nvmed_kv::{
     Barrier, DeviceMedium, FileMedium, FileOptions, Medium, MemoryMedium, OpenError, Options, Store,
 };
+use nvmed_nvm::{FlushTo, Memory, MemoryOptions, NvmEngine, Place};
 use nvmed_units::Block;
 use nvmed_vdev::{Controller, ControllerConfig, InProcess, Media};
 use std::path::PathBuf;
@@ -40,11 +41,21 @@ fn device() -> Arc<Device> {
     Device::open(Arc::new(engine), DeviceOptions { queues: 2, depth: 32 }).expect("queues")
 }
 
+/// Memory, and the device that it is.
+fn memory() -> (Arc<Memory>, Arc<Device>) {
+    let options = MemoryOptions { place: Place::Ram { bytes: 16 << 20 }, flush: FlushTo::Process };
+    let memory = Arc::new(Memory::open(options).expect("memory"));
+    let engine = NvmEngine::over(Arc::clone(&memory), 512);
+    (memory, Device::open(Arc::new(engine), DeviceOptions { queues: 2, depth: 32 }).expect("queues"))
+}
+
 /// Blocks of a device in three runs, out of order on the device.
 fn device_medium() -> DeviceMedium {
-    let device = device();
-    let medium =
-        DeviceMedium::new(&device, device.handle(Binding::Spread), Block(1000)..Block(1201)).unwrap();
+    medium_of(&device())
+}
+
+fn medium_of(device: &Arc<Device>) -> DeviceMedium {
+    let medium = DeviceMedium::new(device, device.handle(Binding::Spread), Block(1000)..Block(1201)).unwrap();
     medium.extend(Block(10)..Block(310)).unwrap();
     medium.extend(Block(310)..Block(409)).unwrap();
     medium
@@ -104,6 +115,61 @@ fn memory_is_a_medium() {
 #[test]
 fn blocks_of_a_device_are_a_medium() {
     check(Arc::new(device_medium()));
+}
+
+#[test]
+fn memory_that_is_a_device_is_a_medium() {
+    let (memory, device) = memory();
+    let medium = medium_of(&device).with_bytes(Some(memory));
+    // Bytes go to the block that they are meant for, whichever run it lies in, and to no other.
+    for (block, within, len) in [(0, 0, BLOCK), (200, 8, 100), (201, 4095, 1), (599, 4000, 96)] {
+        medium.write(Block(block), &pattern(block, 3), true).unwrap();
+        let mut expected = pattern(block, 3);
+        expected[within..within + len].fill(7);
+        medium.store(Block(block), within, &vec![7; len]).unwrap();
+        let mut found = vec![0; BLOCK];
+        medium.read(Block(block), &mut found).unwrap();
+        assert!(found == expected, "block {block}");
+        let behind = medium.store(Block(block), within, &vec![7; BLOCK - within + 1]);
+        assert!(behind.is_err(), "out of block {block}");
+    }
+    assert!(medium.store(Block(BLOCKS), 0, &[1]).is_err(), "past the end");
+    check(Arc::new(medium));
+}
+
+/// The log in place sends no commands, whoever appends; what one way left the other takes up.
+#[test]
+fn a_store_on_memory_appends_without_commands_and_its_image_goes_both_ways() {
+    let (memory, device) = memory();
+    let open = |bytes: bool| {
+        let medium = medium_of(&device).with_bytes(bytes.then(|| Arc::clone(&memory)));
+        Store::open(Arc::new(medium), pending(256 << 10), &Options::default()).unwrap()
+    };
+    Store::format(&medium_of(&device), &Options::default()).unwrap();
+    let mut keys = 0;
+    for round in 0..40u64 {
+        let in_place = round % 3 > 0;
+        let store = open(in_place);
+        assert_eq!(store.flaws(), [], "round {round}");
+        assert_eq!(contents(&store).len(), keys, "round {round}");
+        let mut commands = 0;
+        for n in 0..=round % 7 {
+            let key = [round, n].map(u64::to_be_bytes).concat();
+            store.apply(&encode(&[(key, Some(vec![n as u8; 300 + 900 * n as usize]))])).unwrap();
+            let barrier = [Barrier::None, Barrier::Before, Barrier::After][(round % 3) as usize];
+            store.commit(store.applied(), barrier).unwrap();
+            keys += 1;
+            // The first of an open brings the superblock's epoch.
+            let sent = device.stats().writes + device.stats().flushes;
+            assert!(!in_place || n == 0 || sent == commands, "round {round}: a command for an append");
+            commands = sent;
+        }
+        if round % 4 == 0 {
+            store.close().unwrap();
+        }
+    }
+    let store = open(false);
+    assert_eq!(store.verify(), Ok(keys as u64));
 }
 
 #[test]

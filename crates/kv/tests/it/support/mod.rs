@@ -10,21 +10,25 @@ use std::sync::{Arc, Mutex};
 
 const BLOCK: usize = 4096;
 const SECTOR: usize = 512;
+const WORD: usize = 8;
 
 pub use nvmed_dice::Dice;
 
 /// A device with a volatile write cache, in which power is cut at one write.
 ///
 /// What was not flushed is torn at the cut: each 512-byte sector of it holds any of the versions written
-/// since the last flush, or what was there before. The write that is cut is one of these.
+/// since the last flush, or what was there before. The write that is cut is one of these. A medium that stores bytes
+/// is torn between words of 8.
 pub struct VolatileMedium {
     inner: Mutex<MediumState>,
+    /// Bytes that are never torn.
+    unit: usize,
 }
 
 struct MediumState {
     durable: Vec<u8>,
     now: Vec<u8>,
-    /// Sector versions since they were last durable, oldest first.
+    /// Versions of units since they were last durable, oldest first.
     cached: BTreeMap<usize, Vec<Vec<u8>>>,
     writes: u64,
     cut_at: u64,
@@ -38,10 +42,15 @@ const CUT: MediumError = MediumError { errno: 5 };
 impl VolatileMedium {
     /// Holds `bytes`; power goes at the write with number `cut_at`, from 0.
     pub fn new(bytes: Vec<u8>, cut_at: u64) -> Arc<Self> {
+        Self::of(bytes, cut_at, false)
+    }
+
+    /// As [`VolatileMedium::new`]; with `bytes_stored`, one that stores bytes, of which each store counts as a write.
+    pub fn of(bytes: Vec<u8>, cut_at: u64, bytes_stored: bool) -> Arc<Self> {
         let (now, cached) = (bytes.clone(), BTreeMap::new());
         let inner =
             MediumState { durable: bytes, now, cached, writes: 0, cut_at, off: false, cut_block: None };
-        Arc::new(Self { inner: Mutex::new(inner) })
+        Arc::new(Self { inner: Mutex::new(inner), unit: if bytes_stored { WORD } else { SECTOR } })
     }
 
     pub fn was_cut(&self) -> bool {
@@ -68,17 +77,42 @@ impl VolatileMedium {
         let mut bytes = inner.durable.clone();
         // Now and then all or nothing: the cases in between would hide them.
         let style = random.roll(4);
-        for (&sector, versions) in &inner.cached {
+        for (&unit, versions) in &inner.cached {
             let pick = match style {
                 0 => versions.len() as u64,
                 1 => 0,
                 _ => random.roll(versions.len() as u64 + 1),
             };
             if let Some(version) = pick.checked_sub(1).map(|index| &versions[index as usize]) {
-                bytes[sector * SECTOR..][..SECTOR].copy_from_slice(version);
+                bytes[unit * self.unit..][..self.unit].copy_from_slice(version);
             }
         }
         bytes
+    }
+}
+
+impl VolatileMedium {
+    fn put(&self, block: Block, within: usize, data: &[u8], fua: bool) -> Result<(), MediumError> {
+        let mut inner = self.inner.lock().unwrap();
+        if inner.off {
+            return Err(CUT);
+        }
+        let cut = inner.writes == inner.cut_at;
+        inner.writes += 1;
+        let at = block.0 as usize * BLOCK + within;
+        inner.now[at..at + data.len()].copy_from_slice(data);
+        for number in at / self.unit..(at + data.len()).div_ceil(self.unit) {
+            let version = inner.now[number * self.unit..][..self.unit].to_vec();
+            if fua && !cut {
+                inner.durable[number * self.unit..][..self.unit].copy_from_slice(&version);
+                inner.cached.remove(&number);
+            } else {
+                inner.cached.entry(number).or_default().push(version);
+            }
+        }
+        inner.off = cut;
+        inner.cut_block = cut.then_some(block.0);
+        if cut { Err(CUT) } else { Ok(()) }
     }
 }
 
@@ -97,26 +131,16 @@ impl Medium for VolatileMedium {
     }
 
     fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
-        let mut inner = self.inner.lock().unwrap();
-        if inner.off {
-            return Err(CUT);
-        }
-        let cut = inner.writes == inner.cut_at;
-        inner.writes += 1;
-        let at = block.0 as usize * BLOCK;
-        inner.now[at..at + data.len()].copy_from_slice(data);
-        for (index, sector) in data.chunks_exact(SECTOR).enumerate() {
-            let number = at / SECTOR + index;
-            if fua && !cut {
-                inner.durable[number * SECTOR..][..SECTOR].copy_from_slice(sector);
-                inner.cached.remove(&number);
-            } else {
-                inner.cached.entry(number).or_default().push(sector.to_vec());
-            }
-        }
-        inner.off = cut;
-        inner.cut_block = cut.then_some(block.0);
-        if cut { Err(CUT) } else { Ok(()) }
+        self.put(block, 0, data, fua)
+    }
+
+    fn stores_bytes(&self) -> bool {
+        self.unit == WORD
+    }
+
+    fn store(&self, block: Block, within: usize, data: &[u8]) -> Result<(), MediumError> {
+        assert!(self.unit == WORD && within + data.len() <= BLOCK, "{} bytes at {within}", data.len());
+        self.put(block, within, data, false)
     }
 
     fn flush(&self) -> Result<(), MediumError> {
@@ -124,9 +148,9 @@ impl Medium for VolatileMedium {
         if inner.off {
             return Err(CUT);
         }
-        for (sector, versions) in core::mem::take(&mut inner.cached) {
-            let last = versions.last().expect("a cached sector has a version");
-            inner.durable[sector * SECTOR..][..SECTOR].copy_from_slice(last);
+        for (unit, versions) in core::mem::take(&mut inner.cached) {
+            let last = versions.last().expect("a cached unit has a version");
+            inner.durable[unit * self.unit..][..self.unit].copy_from_slice(last);
         }
         Ok(())
     }
