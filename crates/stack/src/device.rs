@@ -228,8 +228,11 @@ fn memory(spec: &NvmSpec, open: Open) -> Result<Reached, StackError> {
         Open::Create { bytes } => Some(bytes),
         Open::Existing { .. } => None,
     };
-    let place = if spec.path.is_empty() {
-        Place::Ram { bytes: made.or(spec.size_bytes).unwrap_or(0) }
+    let bytes = made.or(spec.size_bytes).unwrap_or(0);
+    let place = if let Some(path) = spec.held.clone() {
+        Place::Held { path, bytes }
+    } else if spec.path.is_empty() {
+        Place::Ram { bytes }
     } else {
         let lock = !matches!(open, Open::Existing { locked_by_run: true });
         Place::File { path: spec.path.clone().into(), size: made, lock }

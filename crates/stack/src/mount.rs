@@ -74,7 +74,8 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
     }
     let locked_by_run = run.is_some();
     let stamps = surroundings.stamps.as_deref().map(join_stamps).transpose()?;
-    let opened = open_recorded_device(&config.device, Open::Existing { locked_by_run }, stamps.as_ref())?;
+    let spec = run.as_ref().map_or_else(|| config.device.clone(), |run| run.device(&config.device));
+    let opened = open_recorded_device(&spec, Open::Existing { locked_by_run }, stamps.as_ref())?;
     let files = mount_on(&opened, config, run.as_ref()).inspect_err(|_| {
         // What is wrong with the file system is the error that counts.
         let _ = opened.device.shutdown();
@@ -138,7 +139,7 @@ pub fn salvage_watched(
         return Ok(());
     }
     let name = config.device.to_string();
-    let found = open_with_bytes(&config.device, Open::Existing { locked_by_run: true })?;
+    let found = open_with_bytes(&run.device(&config.device), Open::Existing { locked_by_run: true })?;
     opened(&found.device);
     let saved = salvage_to(&found, config, run);
     // Whatever could be saved: the next attempt opens it anew.

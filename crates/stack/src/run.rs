@@ -6,12 +6,14 @@
 //! system's memory starts at 2 MiB, so that huge pages fit. One program at a time has it: the owner holds a
 //! POSIX record lock, which the kernel drops when the process ends, however it ends.
 //!
+//! A device that is memory without a file (`nvm:?size=`) is the holder's, too, as a file in memory of its own.
+//!
 //! Where a server answers for the run, the holder has logs of posted writes, too, a file each, since a client is
 //! given one alone; their ledger is page 1 (docs/spec/posted-writes.md).
 
 use crate::config::Config;
 use crate::error::StackError;
-use crate::spec::DeviceSpec;
+use crate::spec::{DeviceSpec, NvmSpec};
 use nvmed_fs::posted::{self, LEDGER_BYTES, LOG_BYTES, Left, Log};
 use nvmed_fs::{Memory, MemoryLayout};
 use nvmed_sys::{Mapping, Pages, QuietFd};
@@ -36,6 +38,8 @@ const AT_OWNER: usize = 12;
 const AT_CACHE_BYTES: usize = 16;
 /// Whether the cache is to have huge pages.
 const AT_HUGE: usize = 24;
+/// The holder's descriptor of the device's memory, u32; 0 is none.
+const AT_MEDIUM: usize = 28;
 /// The holder's descriptors of the logs, u32 each; 0 is none.
 const AT_LOGS: usize = 64;
 const LEDGER_OFFSET: u64 = 4096;
@@ -73,6 +77,8 @@ pub struct RunMemory {
     holder: PathBuf,
     /// The logs, in the holder.
     logs: Vec<QuietFd>,
+    /// The device's memory, in the holder.
+    _medium: Option<Mapping>,
     /// The device's lock, in the holder.
     _lock: Option<Lock>,
 }
@@ -119,7 +125,35 @@ impl RunMemory {
         header.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
         let pid = rustix::process::getpid().as_raw_nonzero();
         let memory = Self::map(fd, header, format!("/proc/{pid}/fd").into()).map_err(fail)?;
-        Ok(Self { _lock: lock, ..memory })
+        let medium = memory.make_medium(&config.device)?;
+        Ok(Self { _lock: lock, _medium: medium, ..memory })
+    }
+
+    /// The memory of a device that has no file.
+    fn make_medium(&self, device: &DeviceSpec) -> Result<Option<Mapping>, StackError> {
+        let DeviceSpec::Nvm(NvmSpec { size_bytes: Some(bytes), path, .. }) = device else { return Ok(None) };
+        if !path.is_empty() {
+            return Ok(None);
+        }
+        let fail = |errno| StackError::RunMemory { path: "memfd".to_owned(), errno };
+        let len = usize::try_from(*bytes).map_err(|_| fail(Errno::NOMEM))?;
+        let medium = Mapping::shareable(len, Pages::Huge).map_err(fail)?;
+        let number = medium.backing().map_or(0, |(file, _)| file.as_raw_fd());
+        self.header.u32(AT_MEDIUM).store(number.cast_unsigned(), Ordering::Release);
+        Ok(Some(medium))
+    }
+
+    /// The device as programs of this run reach it: one in memory lies with the holder.
+    pub(crate) fn device(&self, spec: &DeviceSpec) -> DeviceSpec {
+        let mut spec = spec.clone();
+        let number = self.header.u32(AT_MEDIUM).load(Ordering::Acquire);
+        if let DeviceSpec::Nvm(spec) = &mut spec
+            && spec.path.is_empty()
+            && number != 0
+        {
+            spec.held = Some(self.holder.join(number.to_string()));
+        }
+        spec
     }
 
     /// With logs of posted writes, for a server's clients.
@@ -211,7 +245,16 @@ impl RunMemory {
         let is_huge = header.u32(AT_HUGE).load(Ordering::Relaxed) != 0;
         let pages = if is_huge { Pages::Huge } else { Pages::Base };
         let memory = Mapping::backed(kept, MEMORY_OFFSET, bytes, pages)?;
-        Ok(Self { fd, header, memory: Arc::new(memory), cache_bytes, holder, logs: Vec::new(), _lock: None })
+        Ok(Self {
+            fd,
+            header,
+            memory: Arc::new(memory),
+            cache_bytes,
+            holder,
+            logs: Vec::new(),
+            _medium: None,
+            _lock: None,
+        })
     }
 
     /// The file system's part.

@@ -123,6 +123,23 @@ fn memory_that_is_no_medium_is_told_in_one_line() {
     }
 }
 
+/// Memory without a file is the run's: a program that has the file system within itself and is killed leaves it to the
+/// next one, with what it had synced on the medium and what it had not in the run's memory.
+#[test]
+fn memory_that_the_run_holds_outlives_a_killed_program() {
+    let scratch = Scratch::new();
+    scratch.file(
+        "memory.conf",
+        "wrap_dir = ./store\nffs_format = TRUE\nstorage_engine = nvm\nstorage_dev = nvm:?size=64M\n",
+    );
+    let script = "dd if=/dev/zero of=store/b bs=64k count=40 conv=fsync status=none; \
+                  sh -c 'echo kept >store/a; kill -9 $$'; echo killed $?; cat store/a; ls -s store/b";
+    let ran = scratch.run(["run", "--private", "--config", "memory.conf", "--", "sh", "-c", script]);
+    assert_eq!((ran.status, ran.out.as_str()), (0, "killed 137\nkept\n2560 store/b\n"), "{}", ran.err);
+    let ran = scratch.run(["run", "--private", "--config", "memory.conf", "--", "ls", "store"]);
+    assert_eq!((ran.status, ran.out.as_str()), (0, ""), "it goes with the run: {}", ran.err);
+}
+
 #[test]
 fn signals_reach_the_program() {
     let scratch = Scratch::with_device("64M");

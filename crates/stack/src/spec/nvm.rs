@@ -3,11 +3,12 @@
 use super::{SpecError, lba_bytes, named};
 use nvmed_nvm::FlushTo;
 use nvmed_units::parse_bytes;
+use std::path::PathBuf;
 
 /// Memory that keeps its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvmSpec {
-    /// Path of the file that holds its bytes; empty of memory that goes with its process.
+    /// Path of the file that holds its bytes; empty of memory that goes with its holder, or its process.
     pub path: String,
     /// `size=`: bytes, for creation or for memory without a file.
     pub size_bytes: Option<u64>,
@@ -15,6 +16,8 @@ pub struct NvmSpec {
     pub flush: FlushTo,
     /// `lba=`: 512 or 4096 bytes.
     pub lba_bytes: u32,
+    /// Of memory that another process holds, that one's descriptor as a path; no part of the string.
+    pub held: Option<PathBuf>,
 }
 
 impl NvmSpec {
@@ -23,7 +26,7 @@ impl NvmSpec {
 
     pub(super) fn new(path: &str) -> Self {
         let path = path.to_owned();
-        Self { path, size_bytes: None, flush: FlushTo::Host, lba_bytes: 512 }
+        Self { path, size_bytes: None, flush: FlushTo::Host, lba_bytes: 512, held: None }
     }
 
     /// Whether something says where its bytes are.
