@@ -404,6 +404,26 @@ impl Image {
         self.write_by_call(span, fill)
     }
 
+    /// Allocates what of a range has no memory, so that a store to it later is not refused for want of room.
+    ///
+    /// # Errors
+    /// The host has no room, or the file was cut short.
+    pub fn allocate(&self, span: Span) -> Result<(), Status> {
+        if self.is_cut() {
+            return if self.reaches(span.end()) { Ok(()) } else { Err(Status::WRITE_FAULT) };
+        }
+        chunks(span).try_for_each(|(at, _)| self.own(Chunk::of(at)))
+    }
+
+    /// The memory of a range, to be read at its own offset, for who looks at it more than once: it is allocated first.
+    ///
+    /// # Errors
+    /// As [`Image::allocate`].
+    pub fn memory(&self, span: Span) -> Result<&Mapping, Status> {
+        self.allocate(span)?;
+        if self.is_cut() { Err(Status::UNRECOVERED_READ) } else { Ok(&self.reads) }
+    }
+
     /// Writes to an image of which something is missing: what `fill` puts into a page for bytes from `at` of the
     /// range on. The image is not made longer: what else was lost would then be zeroes, and nobody would be told.
     #[cold]

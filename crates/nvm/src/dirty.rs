@@ -1,4 +1,5 @@
-//! Which granules the host has to be told of: what was stored since the last fence.
+//! Which granules of a medium were stored to since they were last taken: what the host has to be told of, or what a
+//! buffer has to write home.
 //!
 //! A bit a granule, and a bit for each word of those, so that a fence looks at little.
 
@@ -7,14 +8,14 @@ use nvmed_sys::atomic::Ordering;
 use nvmed_sys::{Mapping, Pages};
 use rustix::io::Errno;
 
-/// Bytes of a granule.
-const GRANULE_BYTES: u64 = 64 << 10;
 /// Granules of a word.
 const WORD: u64 = 64;
 
 /// The granules of one medium.
 #[derive(Debug)]
 pub(crate) struct Dirty {
+    /// Bytes of a granule.
+    granule: u64,
     words: Mapping,
     summary: Mapping,
     /// Words of the summary.
@@ -22,18 +23,18 @@ pub(crate) struct Dirty {
 }
 
 impl Dirty {
-    /// No granule of `bytes` bytes. Its pages appear when touched, so that opening does not depend on the size.
+    /// No granule, of `granule` bytes each, of `bytes` bytes. Its pages appear when touched, so that opening does not depend on the size.
     ///
     /// # Errors
     /// What `mmap` answers.
-    pub(crate) fn new(bytes: u64) -> Result<Self, Errno> {
-        let words = bytes.div_ceil(GRANULE_BYTES).div_ceil(WORD);
+    pub(crate) fn new(bytes: u64, granule: u64) -> Result<Self, Errno> {
+        let words = bytes.div_ceil(granule).div_ceil(WORD);
         let summaries = words.div_ceil(WORD);
         let map = |words: u64| {
             let bytes = usize::try_from(words * 8).map_err(|_| Errno::NOMEM)?;
             Mapping::anonymous(bytes, Pages::Base)
         };
-        Ok(Self { words: map(words)?, summary: map(summaries)?, summaries })
+        Ok(Self { granule, words: map(words)?, summary: map(summaries)?, summaries })
     }
 
     /// Notes a range, after it was stored. Each note is a read-modify-write, also where the bit is set: it keeps the
@@ -43,7 +44,7 @@ impl Dirty {
         if span.bytes == 0 {
             return;
         }
-        let (first, last) = (span.offset / GRANULE_BYTES, (span.end() - 1) / GRANULE_BYTES);
+        let (first, last) = (span.offset / self.granule, (span.end() - 1) / self.granule);
         for word in first / WORD..=last / WORD {
             let (low, high) = (first.max(word * WORD) % WORD, last.min(word * WORD + WORD - 1) % WORD);
             let bits = u64::MAX << low & u64::MAX >> (WORD - 1 - high);
@@ -56,6 +57,30 @@ impl Dirty {
     /// Takes all notes: from the first granule to the last, and whether all between are noted.
     pub(crate) fn take(&self) -> Option<(Span, bool)> {
         let mut found: Option<(u64, u64, u64)> = None;
+        self.take_words(|word, bits| {
+            let low = word * WORD + u64::from(bits.trailing_zeros());
+            let high = word * WORD + WORD - 1 - u64::from(bits.leading_zeros());
+            let (first, _, count) = found.unwrap_or((low, low, 0));
+            found = Some((first, high, count + u64::from(bits.count_ones())));
+        });
+        let (first, last, count) = found?;
+        let granules = last - first + 1;
+        let span = Span { offset: first * self.granule, bytes: granules * self.granule };
+        Some((span, count == granules))
+    }
+
+    /// Takes all notes: each granule's number, in their order.
+    pub(crate) fn take_each(&self, mut one: impl FnMut(u64)) {
+        self.take_words(|word, mut bits| {
+            while bits != 0 {
+                one(word * WORD + u64::from(bits.trailing_zeros()));
+                bits &= bits - 1;
+            }
+        });
+    }
+
+    /// Takes all notes, a word of granules at a time.
+    fn take_words(&self, mut one: impl FnMut(u64, u64)) {
         for index in 0..self.summaries {
             let summary = self.summary.u64(index as usize * 8);
             if summary.load(Ordering::Acquire) == 0 {
@@ -67,19 +92,11 @@ impl Dirty {
                 let word = index * WORD + u64::from(left.trailing_zeros());
                 left &= left - 1;
                 let bits = self.words.u64(word as usize * 8).swap(0, Ordering::AcqRel);
-                if bits == 0 {
-                    continue;
+                if bits != 0 {
+                    one(word, bits);
                 }
-                let low = word * WORD + u64::from(bits.trailing_zeros());
-                let high = word * WORD + WORD - 1 - u64::from(bits.leading_zeros());
-                let (first, _, count) = found.unwrap_or((low, low, 0));
-                found = Some((first, high, count + u64::from(bits.count_ones())));
             }
         }
-        let (first, last, count) = found?;
-        let granules = last - first + 1;
-        let span = Span { offset: first * GRANULE_BYTES, bytes: granules * GRANULE_BYTES };
-        Some((span, count == granules))
     }
 }
 
@@ -87,7 +104,7 @@ impl Dirty {
 mod tests {
     use super::*;
 
-    const G: u64 = GRANULE_BYTES;
+    const G: u64 = 64 << 10;
 
     fn span(offset: u64, bytes: u64) -> Span {
         Span { offset, bytes }
@@ -95,7 +112,7 @@ mod tests {
 
     #[test]
     fn notes_are_taken_once_and_a_gap_is_told() {
-        let dirty = Dirty::new(10_000 * G).unwrap();
+        let dirty = Dirty::new(10_000 * G, G).unwrap();
         assert_eq!(dirty.take(), None);
         dirty.mark(span(0, 0));
         assert_eq!(dirty.take(), None);
@@ -113,5 +130,14 @@ mod tests {
             assert_eq!(dirty.take(), Some(want), "{marks:?}");
             assert_eq!(dirty.take(), None, "{marks:?}");
         }
+    }
+    #[test]
+    fn each_note_is_taken_in_order() {
+        let dirty = Dirty::new(10_000 * G, G).unwrap();
+        [9000, 70, 3, 64, 3].iter().for_each(|&at| dirty.mark(span(at * G, 1)));
+        let mut found = Vec::new();
+        dirty.take_each(|granule| found.push(granule));
+        assert_eq!(found, [3, 64, 70, 9000]);
+        dirty.take_each(|granule| panic!("{granule} once more"));
     }
 }

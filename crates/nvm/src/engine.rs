@@ -1,7 +1,8 @@
 //! Memory behind queue pairs: what speaks blocks works on it unchanged.
 
 use crate::error::NvmError;
-use crate::memory::{FlushTo, Memory, MemoryOptions};
+use crate::medium::{FlushTo, MemoryOptions};
+use crate::memory::Memory;
 use crate::queue::Queue;
 use nvmed_dma::{AddressSpace, Bell};
 use nvmed_engine::{Engine, EngineError, Geometry, QueueOptions, QueuePair, Waited};

@@ -27,6 +27,32 @@ pub enum NvmError {
         /// The host's answer.
         errno: Errno,
     },
+    /// The buffer has no room for one fill beside its write log.
+    #[error(
+        "a buffer of {bytes} bytes has no room for a fill of {fill_bytes} bytes; give at least buffer={least}"
+    )]
+    SmallBuffer {
+        /// Its bytes.
+        bytes: u64,
+        /// Bytes of a fill.
+        fill_bytes: u64,
+        /// Bytes that would do.
+        least: u64,
+    },
+    /// A number of a medium's profile makes no sense.
+    #[error("the medium's profile makes no sense: {what}, not {found}")]
+    MediaProfile {
+        /// What it has to be.
+        what: &'static str,
+        /// What it is.
+        found: u64,
+    },
+    /// The profile describes no medium.
+    #[error("the medium's profile makes no sense: {error}")]
+    Profile {
+        /// What is wrong.
+        error: nvmed_flash::ProfileError,
+    },
 }
 
 impl NvmError {
@@ -37,6 +63,7 @@ impl NvmError {
             Self::Media { error } => error.errno(),
             Self::Processor { .. } => Errno::OPNOTSUPP,
             Self::Holder { errno, .. } => *errno,
+            Self::SmallBuffer { .. } | Self::MediaProfile { .. } | Self::Profile { .. } => Errno::INVAL,
         }
     }
 }

@@ -8,17 +8,21 @@
 //! Source: SNIA NVM Programming Model 1.2; Intel SDM 1, 11.4.4 and 11.6.13; docs/nvm.md.
 #![deny(unsafe_code)]
 
+mod buffer;
 mod dirty;
 mod engine;
 mod error;
 #[allow(unsafe_code, reason = "stores that go past the caches are instructions")]
 mod instructions;
+mod medium;
 mod memory;
 mod queue;
 mod ram;
 mod record;
 
+pub use buffer::{BufferClock, BufferOptions, BufferStats, Hint, MediaProfile};
 pub use engine::{NvmEngine, NvmOptions};
 pub use error::NvmError;
-pub use memory::{FlushTo, Memory, MemoryOptions, Place};
+pub use medium::{FlushTo, MemoryOptions, Place};
+pub use memory::{Memory, Pinned};
 pub use record::{Event, Record, What};

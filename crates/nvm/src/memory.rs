@@ -1,73 +1,41 @@
 //! The medium: the only code that stores to it, settles and fences.
 
-use crate::dirty::Dirty;
+use crate::buffer::{Buffer, BufferOptions, BufferStats, Hint};
 use crate::error::NvmError;
-use crate::instructions::{self, WriteBack};
-use crate::ram::Ram;
+use crate::instructions;
+use crate::medium::{FlushTo, Medium, MemoryOptions};
 use crate::record::{Record, What};
-use nvmed_image::{FileOptions, Flush, Identity, Image, MediaError, Owed, Piece, Span, SyncCall, check_size};
+use nvmed_image::{Identity, Piece, Span};
 use nvmed_mutant::Mutant;
 use nvmed_nvme::Status;
 use nvmed_sys::sync::{Arc, OnceLock};
 use nvmed_sys::{Mapping, door};
 use std::cell::Cell;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-/// From this length on, giving pages back is cheaper than filling them, whose memory it also frees.
-const RELEASE_BYTES: u64 = 128 << 10;
-
-/// Where a fence leaves what was settled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlushTo {
-    /// The host's stable storage: a fence also syncs what was stored since the last one.
-    Host,
-    /// The host's page cache: a fence makes no call. What a process stored outlives it, not the host.
-    Process,
-    /// The medium itself, which a DAX mapping is (`MAP_SYNC`): a fence makes no call.
-    Dax,
-}
-
-/// Where the bytes are.
-#[derive(Clone, Debug)]
-pub enum Place {
-    /// In a file, which has no header: any image of a device is one.
-    File {
-        /// Its path.
-        path: PathBuf,
-        /// Make the file, or grow it, to this many bytes; `None` takes it as it is.
-        size: Option<u64>,
-        /// Keep other processes out.
-        lock: bool,
-    },
-    /// In memory that goes with its last user (a memfd).
-    Ram {
-        /// How many.
-        bytes: u64,
-    },
-    /// In such memory that another process made and holds: it outlives this one.
-    Held {
-        /// The holder's descriptor, as `/proc/PID/fd/N`.
-        path: PathBuf,
-        /// How many of its bytes.
-        bytes: u64,
-    },
-}
-
-/// How to open a medium.
-#[derive(Clone, Debug)]
-pub struct MemoryOptions {
-    /// Where its bytes are.
-    pub place: Place,
-    /// Where a fence leaves them; of memory that goes with its user nothing is left anyway.
-    pub flush: FlushTo,
-}
-
-/// Bytes in memory.
+/// A range that stays in memory; see [`Memory::pin`].
 #[derive(Debug)]
-enum Bytes {
-    File(Box<Image>),
-    Ram(Ram),
+pub struct Pinned<'a> {
+    memory: &'a Mapping,
+    buffer: Option<&'a Buffer>,
+    span: Span,
+}
+
+impl Pinned<'_> {
+    /// The memory, and where in it the range begins: others may be writing it.
+    #[inline]
+    #[must_use]
+    pub fn memory(&self) -> (&Mapping, usize) {
+        (self.memory, self.span.offset as usize)
+    }
+}
+
+impl Drop for Pinned<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer {
+            buffer.unpin_range(self.span);
+        }
+    }
 }
 
 /// A byte-addressable medium.
@@ -81,13 +49,8 @@ enum Bytes {
 /// All ranges are inside the medium: another one is the caller's mistake and panics.
 #[derive(Debug)]
 pub struct Memory {
-    bytes: Bytes,
-    flush: FlushTo,
-    write_back: WriteBack,
-    /// What the host must be told of by the next fence.
-    dirty: Dirty,
-    /// No fence has synced the whole file yet: what an earlier process stored and never fenced is in no note.
-    inherited: AtomicBool,
+    medium: Medium,
+    buffer: Option<Box<Buffer>>,
     record: OnceLock<Arc<Record>>,
 }
 
@@ -97,64 +60,75 @@ impl Memory {
     /// # Errors
     /// [`NvmError`] says what is wrong with the file, and what to do.
     pub fn open(options: MemoryOptions) -> Result<Self, NvmError> {
-        let MemoryOptions { place, flush } = options;
-        let write_back = WriteBack::of_processor();
-        let bytes = match place {
-            Place::File { path, .. } if flush == FlushTo::Dax && !write_back.reaches_medium() => {
-                return Err(NvmError::Processor { path: path.display().to_string() });
-            }
-            Place::File { path, size, lock } => {
-                let options = FileOptions { path, size, flush: Flush::Process, lock };
-                let image =
-                    if flush == FlushTo::Dax { Image::open_direct(options) } else { Image::open(options) };
-                Bytes::File(Box::new(image?))
-            }
-            Place::Ram { bytes } => {
-                check_size("memory", bytes)?;
-                Bytes::Ram(Ram::new(bytes).map_err(|errno| MediaError::Memory { bytes, errno })?)
-            }
-            Place::Held { path, bytes } => {
-                check_size("memory", bytes)?;
-                let fail = |errno| NvmError::Holder { path: path.display().to_string(), errno };
-                Bytes::Ram(Ram::held(&path, bytes).map_err(fail)?)
+        Ok(Self { medium: Medium::open(options)?, buffer: None, record: OnceLock::new() })
+    }
+
+    /// Puts a buffer in front of the medium (docs/nvm-buffer.md); nobody uses it yet.
+    ///
+    /// # Errors
+    /// [`NvmError`]: the buffer makes no sense, or there is no memory for it.
+    pub fn buffered(mut self, options: &BufferOptions) -> Result<Self, NvmError> {
+        self.buffer = Some(Box::new(Buffer::new(options, self.bytes())?));
+        Ok(self)
+    }
+
+    /// What the buffer has done; `None` of a medium without one.
+    #[must_use]
+    pub fn buffer_stats(&self) -> Option<BufferStats> {
+        self.buffer.as_ref().map(|buffer| buffer.stats())
+    }
+
+    /// Says what a range will be used for; what is beyond the end counts for nothing, and without a buffer all of it.
+    ///
+    /// # Errors
+    /// The medium behind the buffer cannot be read or written.
+    pub fn advise(&self, at: u64, bytes: u64, hint: Hint) -> Result<(), Status> {
+        let Some(buffer) = &self.buffer else { return Ok(()) };
+        let at = at.min(self.bytes());
+        let span = Span { offset: at, bytes: bytes.min(self.bytes() - at) };
+        buffer.advise((&self.medium, &|what| self.note(what)), span, hint)
+    }
+
+    /// Keeps a range in memory until what this answers is dropped: its bytes are read there without a fault and without
+    /// a call. Whoever discards the range meanwhile waits, so the holder does not discard it himself.
+    ///
+    /// # Errors
+    /// [`Status::CAPACITY_EXCEEDED`]: the host has no room for it, or the buffer has pinned half of itself. The medium
+    /// cannot be read, or the file was cut short.
+    #[inline]
+    pub fn pin(&self, at: u64, bytes: usize) -> Result<Pinned<'_>, Status> {
+        let span = self.inside(at, bytes);
+        let memory = match &self.buffer {
+            None => self.medium.memory(span)?,
+            Some(buffer) => {
+                buffer.pin_range((&self.medium, &|what| self.note(what)), span)?;
+                buffer.reads()
             }
         };
-        let size = match &bytes {
-            Bytes::File(image) => image.bytes(),
-            Bytes::Ram(ram) => ram.bytes,
-        };
-        let dirty = Dirty::new(size).map_err(|errno| MediaError::Memory { bytes: size, errno })?;
-        let inherited = AtomicBool::new(true);
-        Ok(Self { bytes, flush, write_back, dirty, inherited, record: OnceLock::new() })
+        Ok(Pinned { memory, buffer: self.buffer.as_deref(), span })
     }
 
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        match &self.bytes {
-            Bytes::File(image) => image.bytes(),
-            Bytes::Ram(ram) => ram.bytes,
-        }
+        self.medium.bytes()
     }
 
     /// Where a fence leaves what was settled.
     #[must_use]
     pub fn flush(&self) -> FlushTo {
-        self.flush
+        self.medium.flush()
     }
 
     /// Whether the bytes outlive this process.
     #[must_use]
     pub fn is_file(&self) -> bool {
-        matches!(self.bytes, Bytes::File(_))
+        self.medium.is_file()
     }
 
     /// What tells it from other media.
     pub(crate) fn identity(&self) -> Identity {
-        match &self.bytes {
-            Bytes::File(image) => image.identity(),
-            Bytes::Ram(_) => Identity::drawn(),
-        }
+        self.medium.identity()
     }
 
     /// Has all that is done from now on recorded, in a build with debug assertions; the first call counts. A release
@@ -215,13 +189,10 @@ impl Memory {
     #[inline]
     pub fn read_to(&self, at: u64, to: &Mapping, to_offset: usize, bytes: usize) -> Result<(), Status> {
         let span = self.inside(at, bytes);
-        match &self.bytes {
-            Bytes::File(image) => image.read(span.offset, to, to_offset, bytes),
-            Bytes::Ram(ram) => {
-                ram.reads.copy(span.offset as usize, to, to_offset, bytes);
-                Ok(())
-            }
-        }
+        self.load(span, |done, piece| match piece {
+            Piece::Memory { memory, at, bytes } => memory.copy(at, to, to_offset + done, bytes),
+            Piece::Bytes(bytes) => to.write(to_offset + done, bytes),
+        })
     }
 
     /// Whether `bytes` bytes at `at` equal those at `offset` of `with`.
@@ -257,14 +228,11 @@ impl Memory {
         Ok(equal == bytes)
     }
 
-    fn load(&self, span: Span, mut take: impl FnMut(usize, Piece<'_>)) -> Result<(), Status> {
-        match &self.bytes {
-            Bytes::File(image) => image.load(span, take),
-            Bytes::Ram(ram) => {
-                let (at, bytes) = (span.offset as usize, span.bytes as usize);
-                take(0, Piece::Memory { memory: &ram.reads, at, bytes });
-                Ok(())
-            }
+    #[inline]
+    fn load(&self, span: Span, take: impl FnMut(usize, Piece<'_>)) -> Result<(), Status> {
+        match &self.buffer {
+            None => self.medium.load(span, take),
+            Some(buffer) => buffer.load((&self.medium, &|what| self.note(what)), span, take),
         }
     }
 
@@ -275,7 +243,7 @@ impl Memory {
     pub fn store(&self, at: u64, bytes: &[u8]) -> Result<(), Status> {
         let span = self.inside(at, bytes.len());
         self.note(|| What::Store { at, bytes: bytes.to_vec() });
-        let way = self.write_back;
+        let way = self.medium.write_back;
         self.put(
             span,
             |memory, at, done, part| way.write(memory, at, &bytes[done..done + part]),
@@ -293,7 +261,7 @@ impl Memory {
             return self.take_recorded(at, bytes);
         }
         let span = self.inside(at, bytes.len());
-        let way = self.write_back;
+        let way = self.medium.write_back;
         let hole = Cell::new(None);
         let put = |memory: &Mapping, at, done, part| {
             let arrived =
@@ -352,7 +320,7 @@ impl Memory {
             from.read(offset, &mut copy);
             What::Store { at, bytes: copy }
         });
-        let way = self.write_back;
+        let way = self.medium.write_back;
         self.put(
             span,
             |memory, at, done, part| way.copy(memory, at, from, offset + done, part),
@@ -372,7 +340,7 @@ impl Memory {
         let span = self.inside(at, 8);
         let bytes = word.to_le_bytes();
         self.note(|| What::Store { at, bytes: bytes.to_vec() });
-        let way = self.write_back;
+        let way = self.medium.write_back;
         // As bytes it is little-endian on every processor.
         let word = u64::from_ne_bytes(bytes);
         self.put(
@@ -389,19 +357,10 @@ impl Memory {
         put: impl Fn(&Mapping, usize, usize, usize),
         fill: impl Fn(usize, &mut [u8]),
     ) -> Result<(), Status> {
-        match &self.bytes {
-            Bytes::File(image) => {
-                image.store(span, put, fill)?;
-                if self.flush == FlushTo::Host || image.is_cut() {
-                    // A fence that takes the note before the bytes are there would leave them out, and no later one
-                    // would look for them.
-                    instructions::drain();
-                    self.dirty.mark(span);
-                }
-            }
-            Bytes::Ram(ram) => put(&ram.stores, span.offset as usize, 0, span.bytes as usize),
+        match &self.buffer {
+            None => self.medium.put(span, put, fill),
+            Some(buffer) => buffer.put((&self.medium, &|what| self.note(what)), span, put),
         }
-        Ok(())
     }
 
     /// Makes a range read as zeroes. `release` gives its space back, where the host can; so does a length that is
@@ -412,19 +371,10 @@ impl Memory {
     pub fn zero(&self, at: u64, bytes: u64, release: bool) -> Result<(), Status> {
         let span = self.inside(at, usize::try_from(bytes).expect("a range of memory has a length of memory"));
         self.note(|| What::Zero { at, bytes });
-        let way = self.write_back;
-        match &self.bytes {
-            Bytes::File(image) => {
-                image.store_zeroes(span, release, |memory, at, len| way.zero(memory, at, len))?;
-                // A hole is the host's note, also of memory that is durable itself.
-                if self.flush != FlushTo::Process || image.is_cut() {
-                    instructions::drain();
-                    self.dirty.mark(span);
-                }
-            }
-            Bytes::Ram(ram) => zero_memory(&ram.stores, span, way),
+        match &self.buffer {
+            None => self.medium.zero(span, release),
+            Some(buffer) => buffer.zero((&self.medium, &|what| self.note(what)), span, release),
         }
-        Ok(())
     }
 
     /// What this thread has stored is on its way: a fence that begins from now on covers it, whoever makes it.
@@ -445,41 +395,13 @@ impl Memory {
     pub fn fence(&self) -> Result<(), Status> {
         self.settle();
         let fence = if cfg!(debug_assertions) { self.record.get().map(|it| it.begin_fence()) } else { None };
-        if let Bytes::File(image) = &self.bytes {
-            self.fence_file(image)?;
+        if let Some(buffer) = &self.buffer {
+            buffer.fence(&self.medium, &|what| self.note(what))?;
         }
+        self.medium.fence()?;
         if let Some(fence) = fence {
             self.note(|| What::FenceDone { fence });
         }
         Ok(())
     }
-
-    fn fence_file(&self, image: &Image) -> Result<(), Status> {
-        if self.flush == FlushTo::Process {
-            return image.check();
-        }
-        if self.flush == FlushTo::Dax {
-            image.check()?;
-        }
-        image.sync(|| {
-            let noted = self.dirty.take();
-            if self.inherited.swap(false, Ordering::Relaxed) {
-                return Some(Owed { end: image.bytes(), call: SyncCall::File });
-            }
-            let (span, whole) = noted?;
-            // Each call makes the host's own notes durable, and its disk's cache: two are dearer than one for the file.
-            let span = Span { bytes: span.bytes.min(image.bytes() - span.offset), ..span };
-            Some(Owed { end: span.end(), call: if whole { SyncCall::Run(span) } else { SyncCall::File } })
-        })
-    }
-}
-
-fn zero_memory(memory: &Mapping, span: Span, way: WriteBack) {
-    let (at, len) = (span.offset as usize, span.bytes as usize);
-    let (begin, end) = (at.next_multiple_of(4096), (at + len) & !4095);
-    if span.bytes < RELEASE_BYTES || memory.release(begin, end - begin).is_err() {
-        return way.zero(memory, at, len);
-    }
-    way.zero(memory, at, begin - at);
-    way.zero(memory, end, at + len - end);
 }

@@ -30,6 +30,13 @@ pub enum What {
         /// How many bytes.
         bytes: u64,
     },
+    /// Bytes go from a buffer to the medium behind it.
+    WrittenHome {
+        /// Where.
+        at: u64,
+        /// What.
+        bytes: Vec<u8>,
+    },
     /// It has settled what it stored.
     Settle,
     /// A fence began.

@@ -122,11 +122,11 @@ impl Image {
     #[inline]
     pub(super) fn own(&self, chunk: Chunk) -> Result<(), Status> {
         let owned = self.state(chunk).load(Ordering::Acquire) == OWNED;
-        if owned { Ok(()) } else { self.allocate(chunk) }
+        if owned { Ok(()) } else { self.allocate_chunk(chunk) }
     }
 
     #[cold]
-    fn allocate(&self, chunk: Chunk) -> Result<(), Status> {
+    fn allocate_chunk(&self, chunk: Chunk) -> Result<(), Status> {
         let before = self.survey(chunk);
         let _shaping = self.shaping.lock();
         let state = self.state(chunk);

@@ -1,5 +1,6 @@
 //! The tests of this crate from outside, in one program.
 
+mod buffer;
 mod cuts;
 mod files;
 mod program;

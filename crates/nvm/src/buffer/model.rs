@@ -1,0 +1,234 @@
+//! When the medium behind a buffer has done what it is asked, and what it is worn by: the drive model's answers.
+
+use super::profile::{BufferClock, BufferOptions};
+use super::stats::BufferStats;
+use super::write_log::WriteLog;
+use crate::error::NvmError;
+use nvmed_flash::{Command, Flash, Kind, Ticket};
+use nvmed_image::Span;
+use std::time::{Duration, Instant};
+
+/// Bytes of a line.
+pub(crate) const LINE_BYTES: u64 = 64;
+/// Bytes of a page, whose lines are the bits of a word.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+/// Bytes that a line takes in the write log: its own and its address.
+const LOGGED_BYTES: u64 = LINE_BYTES + 8;
+/// Pages of which programs are counted together: wear a MiB.
+const WEAR_PAGES: u64 = 256;
+
+/// What a command is for.
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    /// To bring a frame; whether nobody has asked for it yet.
+    Fill(u64, bool),
+    /// Nobody waits for it alone.
+    Other,
+}
+
+/// The medium's time and wear.
+#[derive(Debug)]
+pub(crate) struct Model {
+    flash: Flash,
+    /// By ticket.
+    jobs: Vec<Option<Job>>,
+    /// Frames that arrived while somebody waited for something else.
+    met: Vec<(u64, bool)>,
+    /// Of a clock that is waited for: its zero.
+    begun: Option<Instant>,
+    /// Of a virtual clock.
+    now_ns: u64,
+    log: WriteLog,
+    has_log: bool,
+    program_bytes: u64,
+    pub(crate) kept: bool,
+    /// Programs by MiB.
+    wear: Vec<u32>,
+    pub(crate) stats: BufferStats,
+}
+
+impl Model {
+    /// A medium of `bytes` bytes that nobody has asked anything yet.
+    ///
+    /// # Errors
+    /// The profile describes no medium.
+    pub(crate) fn new(options: &BufferOptions, bytes: u64) -> Result<Self, NvmError> {
+        let profile = &options.profile;
+        let flash = Flash::new(&profile.medium).map_err(|error| NvmError::Profile { error })?;
+        let tickets = profile.medium.tickets() as usize;
+        Ok(Self {
+            flash,
+            jobs: vec![None; tickets],
+            met: Vec::new(),
+            begun: (options.clock == BufferClock::Waited).then(Instant::now),
+            now_ns: 0,
+            log: WriteLog::new(options.log_bytes() / LOGGED_BYTES),
+            has_log: profile.log_percent > 0,
+            program_bytes: profile.program_bytes,
+            kept: profile.kept,
+            wear: vec![0; bytes.div_ceil(PAGE_BYTES * WEAR_PAGES) as usize],
+            stats: BufferStats::default(),
+        })
+    }
+
+    /// The time now.
+    fn now(&self) -> u64 {
+        match self.begun {
+            Some(begun) => u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            None => self.now_ns,
+        }
+    }
+
+    /// What is counted, up to now.
+    pub(crate) fn stats(&self) -> BufferStats {
+        let counts = self.flash.counts();
+        BufferStats {
+            now_ns: self.now(),
+            log_lines: self.log.lines(),
+            worn_most: self.wear.iter().copied().max().unwrap_or(0),
+            drive_units: counts.programmed_units,
+            ..self.stats
+        }
+    }
+
+    /// The next frame that has arrived until now, if any, and whether nobody has asked for it.
+    pub(crate) fn arrived(&mut self) -> Option<(u64, bool)> {
+        let now = self.now();
+        while self.met.is_empty() {
+            let done = self.flash.advance(now)?;
+            self.finish(done.ticket);
+        }
+        self.met.pop()
+    }
+
+    /// How long the caller has to wait until something more is done; a virtual clock is there at once.
+    pub(crate) fn until_next(&mut self) -> Duration {
+        let due = self.flash.next_due();
+        assert!(due != u64::MAX, "somebody waits, and nothing is under way");
+        if self.begun.is_none() {
+            self.now_ns = self.now_ns.max(due);
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(due.saturating_sub(self.now()))
+    }
+
+    /// Begins a command, when there is room for it.
+    fn begin(&mut self, kind: Kind, span: Span, job: Job) -> Ticket {
+        while !self.flash.takes(false) {
+            // What is written home is not waited for, as long as the medium keeps up.
+            std::thread::sleep(self.until_next());
+            let now = self.now();
+            if let Some(done) = self.flash.advance(now) {
+                self.finish(done.ticket);
+            }
+        }
+        let command = Command { kind, start: span.offset, bytes: span.bytes, urgent: false };
+        let ticket = self.flash.arrive(self.now(), &command);
+        self.jobs[ticket.0 as usize] = Some(job);
+        ticket
+    }
+
+    /// A command is done; the arrival of a frame is kept for [`Model::arrived`].
+    fn finish(&mut self, ticket: Ticket) {
+        if let Some(Job::Fill(frame, ahead)) = self.jobs[ticket.0 as usize].take() {
+            self.met.push((frame, ahead));
+        }
+    }
+
+    /// Begins to bring a frame, for somebody who waits or ahead of him.
+    pub(crate) fn fill(&mut self, frame: u64, span: Span, ahead: bool) {
+        self.stats.fills += u64::from(!ahead);
+        self.stats.fills_ahead += u64::from(ahead);
+        let _ = self.begin(Kind::Read, span, Job::Fill(frame, ahead));
+    }
+
+    /// Lines of a page leave their frame: they wait in the log, or are programmed where there is none. `more` takes what
+    /// waits in the frame of a page, and says whether that frame is there.
+    pub(crate) fn leave(&mut self, page: u64, lines: u64, more: impl FnMut(u64) -> (u64, bool)) {
+        if lines == 0 {
+            return;
+        }
+        if !self.has_log {
+            // All of a page is written, as who knows nothing of lines does.
+            return self.program(page, u64::MAX, true);
+        }
+        self.log.add(page, lines);
+        self.make_room(more);
+    }
+
+    /// Programs what the log has no room for.
+    fn make_room(&mut self, mut more: impl FnMut(u64) -> (u64, bool)) {
+        while let Some((page, lines)) = self.log.take_excess() {
+            let (others, is_resident) = more(page);
+            self.program(page, lines | others, is_resident);
+        }
+    }
+
+    /// Programs all that waits in the log, in the order in which it came, and then `frames`; and waits for it.
+    pub(crate) fn flush(&mut self, frames: &[(u64, u64)], is_resident: impl Fn(u64) -> bool) {
+        let logged = self.log.take_all();
+        for &(page, lines) in logged.iter().chain(frames) {
+            self.program(page, lines, is_resident(page));
+        }
+        let ticket = self.begin(Kind::Flush, Span { offset: 0, bytes: 0 }, Job::Other);
+        while self.jobs[ticket.0 as usize].is_some() {
+            std::thread::sleep(self.until_next());
+            let now = self.now();
+            if let Some(done) = self.flash.advance(now) {
+                self.finish(done.ticket);
+            }
+        }
+    }
+
+    /// What a range had is of no use any more.
+    pub(crate) fn discard(&mut self, span: Span) {
+        self.log.forget(span.offset / PAGE_BYTES..span.end().div_ceil(PAGE_BYTES));
+        let _ = self.begin(Kind::Deallocate, span, Job::Other);
+    }
+
+    /// Programs lines of a page, in whole units; what these have besides is read first, unless the buffer has it.
+    fn program(&mut self, page: u64, lines: u64, is_resident: bool) {
+        let unit = self.program_bytes / LINE_BYTES;
+        let of_unit = u64::MAX >> (64 - unit);
+        let units = (0..64).step_by(unit as usize).map(|first| of_unit << first);
+        let whole = units.filter(|unit| unit & lines != 0).fold(0, |all, unit| all | unit);
+        let span = Span { offset: page * PAGE_BYTES, bytes: PAGE_BYTES };
+        if whole != lines && !is_resident {
+            self.stats.reads_to_program += 1;
+            let _ = self.begin(Kind::Read, span, Job::Other);
+        }
+        for (first, count) in runs(whole) {
+            let part = Span { offset: span.offset + first * LINE_BYTES, bytes: count * LINE_BYTES };
+            let _ = self.begin(Kind::Write { fua: false }, part, Job::Other);
+        }
+        self.stats.programs += 1;
+        self.stats.programmed_bytes += u64::from(whole.count_ones()) * LINE_BYTES;
+        self.wear[(page / WEAR_PAGES) as usize] += 1;
+    }
+}
+
+/// The runs of ones in a word, each with where it begins and how many there are.
+pub(crate) fn runs(word: u64) -> impl Iterator<Item = (u64, u64)> {
+    let mut left = word;
+    std::iter::from_fn(move || {
+        let first = left.trailing_zeros();
+        if first == 64 {
+            return None;
+        }
+        let count = (left >> first).trailing_ones();
+        left &= u64::MAX.checked_shl(first + count).unwrap_or(0);
+        Some((u64::from(first), u64::from(count)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_ones_are_found() {
+        assert_eq!(runs(0).count(), 0);
+        assert_eq!(runs(u64::MAX).collect::<Vec<_>>(), [(0, 64)]);
+        assert_eq!(runs(0b1011 | 1 << 63).collect::<Vec<_>>(), [(0, 2), (3, 1), (63, 1)]);
+    }
+}

@@ -1,0 +1,281 @@
+//! How frames come, leave, and are written home.
+
+use super::frames::Removal;
+use super::model::{LINE_BYTES, PAGE_BYTES, runs};
+use super::{Buffer, Inner, Note, ROUNDS};
+use crate::instructions;
+use crate::medium::Medium;
+use crate::record::What;
+use core::ops::Range;
+use nvmed_image::{Piece, Span};
+use nvmed_nvme::Status;
+use nvmed_sys::atomic::Ordering;
+use nvmed_sys::sync::MutexGuard;
+
+impl Buffer {
+    /// Sees that a frame is there, or was.
+    ///
+    /// # Errors
+    /// The medium below cannot be read or written.
+    #[cold]
+    pub(super) fn bring(
+        &self,
+        medium: &Medium,
+        note: Note<'_>,
+        frame: u64,
+        covered: bool,
+    ) -> Result<(), Status> {
+        loop {
+            let mut inner = self.inner.lock();
+            self.receive(&mut inner);
+            if self.frames.is_resident(frame) && !self.frames.is_closed(frame) {
+                return Ok(());
+            }
+            if self.frames.is_closed(frame) {
+                drop(inner);
+                std::thread::yield_now();
+                continue;
+            }
+            if !inner.coming.contains(&frame)
+                && !self.begin(&mut inner, (medium, note), frame, covered, false)?
+            {
+                // Every frame has a pin, or is on its way.
+                let wait = if inner.coming.is_empty() { None } else { Some(inner.model.until_next()) };
+                drop(inner);
+                wait.map_or_else(std::thread::yield_now, std::thread::sleep);
+                continue;
+            }
+            if covered && self.frames.is_resident(frame) {
+                return Ok(());
+            }
+            self.follow(&mut inner, (medium, note), (frame, true))?;
+            let wait = inner.model.until_next();
+            drop(inner);
+            std::thread::sleep(wait);
+        }
+    }
+
+    /// Frames that have arrived by now can be used.
+    fn receive(&self, inner: &mut Inner) {
+        while let Some((frame, ahead)) = inner.model.arrived() {
+            inner.coming.remove(&frame);
+            self.frames.arrived(frame, ahead);
+        }
+    }
+
+    /// Begins to bring a frame; false where no other one can leave for it. Its bytes are there at once, and nobody sees
+    /// them before the medium's time has passed.
+    ///
+    /// # Errors
+    /// The medium below cannot be read or written.
+    pub(super) fn begin(
+        &self,
+        inner: &mut Inner,
+        (medium, note): (&Medium, Note<'_>),
+        frame: u64,
+        covered: bool,
+        ahead: bool,
+    ) -> Result<bool, Status> {
+        if inner.taken.len() == self.frames_max && !self.make_place(inner, medium, note)? {
+            return Ok(false);
+        }
+        let span = self.frames.span(frame);
+        medium.load(span, |done, piece| {
+            let to = span.offset as usize + done;
+            match piece {
+                Piece::Memory { memory, at, bytes } => memory.copy(at, &self.stores, to, bytes),
+                Piece::Bytes(bytes) => self.stores.write(to, bytes),
+            }
+        })?;
+        inner.taken.push(frame);
+        if covered {
+            self.frames.arrived(frame, false);
+        } else {
+            inner.coming.insert(frame);
+            inner.model.fill(frame, span, ahead);
+        }
+        Ok(true)
+    }
+
+    /// Has one frame leave; false where none can.
+    fn make_place(&self, inner: &mut Inner, medium: &Medium, note: Note<'_>) -> Result<bool, Status> {
+        for _ in 0..ROUNDS * inner.taken.len() {
+            inner.hand = (inner.hand + 1) % inner.taken.len();
+            let frame = inner.taken[inner.hand];
+            if let Removal::Gone { wasted } = self.frames.try_remove(frame) {
+                let index = inner.hand;
+                self.remove(inner, (medium, note), index, wasted)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The frame at `index` of those that have a place, which nobody can pin any more, leaves.
+    ///
+    /// # Errors
+    /// It cannot be written home: it stays.
+    pub(super) fn remove(
+        &self,
+        inner: &mut Inner,
+        (medium, note): (&Medium, Note<'_>),
+        index: usize,
+        wasted: bool,
+    ) -> Result<(), Status> {
+        let frame = inner.taken[index];
+        if let Err(status) = self.leave(inner, medium, note, frame) {
+            // Its bytes are nowhere else.
+            self.frames.arrived(frame, false);
+            return Err(status);
+        }
+        inner.taken.swap_remove(index);
+        inner.model.stats.evictions += 1;
+        inner.model.stats.wasted_ahead += u64::from(wasted);
+        Ok(())
+    }
+
+    /// Writes a frame that nobody can pin any more home, and gives its memory back.
+    fn leave(&self, inner: &mut Inner, medium: &Medium, note: Note<'_>, frame: u64) -> Result<(), Status> {
+        let span = self.frames.span(frame);
+        for page in pages(span) {
+            self.save(medium, note, page)?;
+        }
+        for page in pages(span) {
+            let lines = self.unprogrammed.u64(page as usize * 8).swap(0, Ordering::Relaxed);
+            inner.model.leave(page, lines, |page| self.waiting(page));
+        }
+        // Of memory that nobody else has; what cannot be given back is overwritten by the next fill.
+        let _ = self.stores.release(span.offset as usize, span.bytes as usize);
+        Ok(())
+    }
+
+    /// Takes the lines of a page that wait in its frame to be programmed; and whether that frame is there.
+    fn waiting(&self, page: u64) -> (u64, bool) {
+        let lines = self.unprogrammed.u64(page as usize * 8).swap(0, Ordering::Relaxed);
+        (lines, self.is_there(page))
+    }
+
+    fn is_there(&self, page: u64) -> bool {
+        self.frames.is_resident(self.frames.at(page * PAGE_BYTES))
+    }
+
+    /// Writes the lines of a page home that are not. Under the lock, so that its frame stays.
+    ///
+    /// # Errors
+    /// The medium below cannot take them: they stay.
+    fn save(&self, medium: &Medium, note: Note<'_>, page: u64) -> Result<(), Status> {
+        let word = self.unsaved.u64(page as usize * 8);
+        let lines = word.swap(0, Ordering::AcqRel);
+        let way = medium.write_back;
+        for (first, count) in runs(lines) {
+            let span = Span { offset: page * PAGE_BYTES + first * LINE_BYTES, bytes: count * LINE_BYTES };
+            let from = span.offset as usize;
+            note(&|| self.written(span));
+            let put = |memory: &nvmed_sys::Mapping, at, done, part| {
+                way.copy(memory, at, &self.reads, from + done, part);
+            };
+            let saved = medium.put(span, put, |done, page| self.reads.read(from + done, page));
+            if let Err(status) = saved {
+                // Nothing is lost: the next fence tries again, and says so if it cannot either.
+                word.fetch_or(lines, Ordering::AcqRel);
+                self.touched.mark(Span { offset: page * PAGE_BYTES, bytes: PAGE_BYTES });
+                return Err(status);
+            }
+        }
+        // Another thread's fence relies on it.
+        instructions::drain();
+        self.unprogrammed.u64(page as usize * 8).fetch_or(lines, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What goes home, for the record.
+    fn written(&self, span: Span) -> What {
+        let mut bytes = vec![0; span.bytes as usize];
+        self.reads.read(span.offset as usize, &mut bytes);
+        What::WrittenHome { at: span.offset, bytes }
+    }
+
+    /// Writes home all that was settled before; and programs it where the buffer is lost with the power.
+    ///
+    /// # Errors
+    /// Something could not be written home: it stays in the buffer.
+    pub(crate) fn fence(&self, medium: &Medium, note: Note<'_>) -> Result<(), Status> {
+        let mut inner = self.inner.lock();
+        let mut pages = Vec::new();
+        self.touched.take_each(|page| pages.push(page));
+        for &page in &pages {
+            let is_home = || self.unsaved.u64(page as usize * 8).load(Ordering::Relaxed) == 0;
+            debug_assert!(self.is_there(page) || is_home(), "page {page} left with what is not home");
+            self.save(medium, note, page)?;
+        }
+        if !inner.model.kept {
+            let frames: Vec<_> = pages
+                .iter()
+                .map(|&page| (page, self.unprogrammed.u64(page as usize * 8).swap(0, Ordering::Relaxed)))
+                .filter(|(_, lines)| *lines != 0)
+                .collect();
+            inner.model.flush(&frames, |page| self.is_there(page));
+        }
+        Ok(())
+    }
+
+    /// Keeps new pins from the frames of a range that is to be discarded, and waits for those that are there.
+    pub(super) fn close(&self, range: &Range<u64>) -> MutexGuard<'_, Inner> {
+        loop {
+            let mut inner = self.inner.lock();
+            self.receive(&mut inner);
+            let mut is_free = true;
+            for &frame in inner.taken.iter().filter(|frame| range.contains(frame)) {
+                self.frames.close(frame);
+                is_free &= !self.frames.is_pinned(frame) && !inner.coming.contains(&frame);
+            }
+            if is_free {
+                return inner;
+            }
+            let wait = if inner.coming.is_empty() { None } else { Some(inner.model.until_next()) };
+            drop(inner);
+            wait.map_or_else(std::thread::yield_now, std::thread::sleep);
+        }
+    }
+
+    /// Drops the closed frames of a range with what they have, while `zero` has the medium below read as zeroes; where
+    /// that fails they are as they were.
+    ///
+    /// # Errors
+    /// That of `zero`.
+    pub(super) fn drop_frames(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        range: &Range<u64>,
+        zero: impl FnOnce() -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        let zeroed = zero();
+        for &frame in inner.taken.iter().filter(|frame| range.contains(frame)) {
+            let span = self.frames.span(frame);
+            if zeroed.is_ok() {
+                for page in pages(span) {
+                    self.unsaved.u64(page as usize * 8).store(0, Ordering::Relaxed);
+                    self.unprogrammed.u64(page as usize * 8).store(0, Ordering::Relaxed);
+                }
+                let _ = self.stores.release(span.offset as usize, span.bytes as usize);
+            }
+            self.frames.reopen(frame, zeroed.is_err());
+        }
+        if zeroed.is_ok() {
+            inner.taken.retain(|frame| !range.contains(frame));
+            inner.model.discard(self.span_of(range));
+        }
+        zeroed
+    }
+
+    /// The bytes of some frames.
+    pub(super) fn span_of(&self, range: &Range<u64>) -> Span {
+        let offset = self.frames.span(range.start).offset;
+        Span { offset, bytes: self.frames.span(range.end - 1).end() - offset }
+    }
+}
+
+/// The pages of a range that begins and ends on some.
+fn pages(span: Span) -> impl Iterator<Item = u64> {
+    span.offset / PAGE_BYTES..span.end().div_ceil(PAGE_BYTES)
+}

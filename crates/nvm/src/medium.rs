@@ -1,0 +1,274 @@
+//! Where a medium's bytes are, and how they get there: a file or memory, without a record and without a buffer.
+
+use crate::dirty::Dirty;
+use crate::error::NvmError;
+use crate::instructions::{self, WriteBack};
+use crate::ram::Ram;
+use nvmed_image::{FileOptions, Flush, Identity, Image, MediaError, Owed, Piece, Span, SyncCall, check_size};
+use nvmed_nvme::Status;
+use nvmed_sys::Mapping;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// From this length on, giving pages back is cheaper than filling them, whose memory it also frees.
+const RELEASE_BYTES: u64 = 128 << 10;
+/// Bytes of a granule that the host is told of.
+const GRANULE_BYTES: u64 = 64 << 10;
+
+/// Where a fence leaves what was settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushTo {
+    /// The host's stable storage: a fence also syncs what was stored since the last one.
+    Host,
+    /// The host's page cache: a fence makes no call. What a process stored outlives it, not the host.
+    Process,
+    /// The medium itself, which a DAX mapping is (`MAP_SYNC`): a fence makes no call.
+    Dax,
+}
+
+/// Where the bytes are.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// In a file, which has no header: any image of a device is one.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Make the file, or grow it, to this many bytes; `None` takes it as it is.
+        size: Option<u64>,
+        /// Keep other processes out.
+        lock: bool,
+    },
+    /// In memory that goes with its last user (a memfd).
+    Ram {
+        /// How many.
+        bytes: u64,
+    },
+    /// In such memory that another process made and holds: it outlives this one.
+    Held {
+        /// The holder's descriptor, as `/proc/PID/fd/N`.
+        path: PathBuf,
+        /// How many of its bytes.
+        bytes: u64,
+    },
+}
+
+/// How to open a medium.
+#[derive(Clone, Debug)]
+pub struct MemoryOptions {
+    /// Where its bytes are.
+    pub place: Place,
+    /// Where a fence leaves them; of memory that goes with its user nothing is left anyway.
+    pub flush: FlushTo,
+}
+
+/// Bytes in memory.
+#[derive(Debug)]
+enum Bytes {
+    File(Box<Image>),
+    Ram(Ram),
+}
+
+/// The bytes of a medium.
+#[derive(Debug)]
+pub(crate) struct Medium {
+    bytes: Bytes,
+    flush: FlushTo,
+    pub(crate) write_back: WriteBack,
+    /// What the host must be told of by the next fence.
+    dirty: Dirty,
+    /// No fence has synced the whole file yet: what an earlier process stored and never fenced is in no note.
+    inherited: AtomicBool,
+}
+
+impl Medium {
+    /// Opens or makes a medium.
+    ///
+    /// # Errors
+    /// [`NvmError`] says what is wrong with the file, and what to do.
+    pub(crate) fn open(options: MemoryOptions) -> Result<Self, NvmError> {
+        let MemoryOptions { place, flush } = options;
+        let write_back = WriteBack::of_processor();
+        let bytes = match place {
+            Place::File { path, .. } if flush == FlushTo::Dax && !write_back.reaches_medium() => {
+                return Err(NvmError::Processor { path: path.display().to_string() });
+            }
+            Place::File { path, size, lock } => {
+                let options = FileOptions { path, size, flush: Flush::Process, lock };
+                let image =
+                    if flush == FlushTo::Dax { Image::open_direct(options) } else { Image::open(options) };
+                Bytes::File(Box::new(image?))
+            }
+            Place::Ram { bytes } => {
+                check_size("memory", bytes)?;
+                Bytes::Ram(Ram::new(bytes).map_err(|errno| MediaError::Memory { bytes, errno })?)
+            }
+            Place::Held { path, bytes } => {
+                check_size("memory", bytes)?;
+                let fail = |errno| NvmError::Holder { path: path.display().to_string(), errno };
+                Bytes::Ram(Ram::held(&path, bytes).map_err(fail)?)
+            }
+        };
+        let size = match &bytes {
+            Bytes::File(image) => image.bytes(),
+            Bytes::Ram(ram) => ram.bytes,
+        };
+        let dirty =
+            Dirty::new(size, GRANULE_BYTES).map_err(|errno| MediaError::Memory { bytes: size, errno })?;
+        let inherited = AtomicBool::new(true);
+        Ok(Self { bytes, flush, write_back, dirty, inherited })
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub(crate) fn bytes(&self) -> u64 {
+        match &self.bytes {
+            Bytes::File(image) => image.bytes(),
+            Bytes::Ram(ram) => ram.bytes,
+        }
+    }
+
+    /// Where a fence leaves what was settled.
+    #[must_use]
+    pub(crate) fn flush(&self) -> FlushTo {
+        self.flush
+    }
+
+    /// Whether the bytes outlive this process.
+    #[must_use]
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.bytes, Bytes::File(_))
+    }
+
+    /// What tells it from other media.
+    pub(crate) fn identity(&self) -> Identity {
+        match &self.bytes {
+            Bytes::File(image) => image.identity(),
+            Bytes::Ram(_) => Identity::drawn(),
+        }
+    }
+
+    /// Gives a range to `take`, piece by piece, each with how much was before it; what is given twice counts as it is
+    /// given last.
+    ///
+    /// # Errors
+    /// The host cannot read it, or the file was cut short.
+    #[inline]
+    pub(crate) fn load(&self, span: Span, mut take: impl FnMut(usize, Piece<'_>)) -> Result<(), Status> {
+        match &self.bytes {
+            Bytes::File(image) => image.load(span, take),
+            Bytes::Ram(ram) => {
+                let (at, bytes) = (span.offset as usize, span.bytes as usize);
+                take(0, Piece::Memory { memory: &ram.reads, at, bytes });
+                Ok(())
+            }
+        }
+    }
+
+    /// Has `put` store to memory that the medium has, or `fill` give what goes by a call ([`Image::store`]).
+    ///
+    /// # Errors
+    /// The host has no room for it or cannot write, or the file was cut short.
+    #[inline]
+    pub(crate) fn put(
+        &self,
+        span: Span,
+        put: impl Fn(&Mapping, usize, usize, usize),
+        fill: impl Fn(usize, &mut [u8]),
+    ) -> Result<(), Status> {
+        match &self.bytes {
+            Bytes::File(image) => {
+                image.store(span, put, fill)?;
+                if self.flush == FlushTo::Host || image.is_cut() {
+                    // A fence that takes the note before the bytes are there would leave them out, and no later one
+                    // would look for them.
+                    instructions::drain();
+                    self.dirty.mark(span);
+                }
+            }
+            Bytes::Ram(ram) => put(&ram.stores, span.offset as usize, 0, span.bytes as usize),
+        }
+        Ok(())
+    }
+
+    /// Sees that a range has room, so that what is stored to it later is not refused for that.
+    ///
+    /// # Errors
+    /// The host has none.
+    pub(crate) fn allocate(&self, span: Span) -> Result<(), Status> {
+        match &self.bytes {
+            Bytes::File(image) => image.allocate(span),
+            Bytes::Ram(_) => Ok(()),
+        }
+    }
+
+    /// The memory of a range to be read, at the range's own offset.
+    ///
+    /// # Errors
+    /// The host has no room for it, or the file was cut short.
+    pub(crate) fn memory(&self, span: Span) -> Result<&Mapping, Status> {
+        match &self.bytes {
+            Bytes::File(image) => image.memory(span),
+            Bytes::Ram(ram) => Ok(&ram.reads),
+        }
+    }
+
+    /// Makes a range read as zeroes; see [`crate::Memory::zero`].
+    ///
+    /// # Errors
+    /// As [`Medium::put`].
+    pub(crate) fn zero(&self, span: Span, release: bool) -> Result<(), Status> {
+        let way = self.write_back;
+        match &self.bytes {
+            Bytes::File(image) => {
+                image.store_zeroes(span, release, |memory, at, len| way.zero(memory, at, len))?;
+                // A hole is the host's note, also of memory that is durable itself.
+                if self.flush != FlushTo::Process || image.is_cut() {
+                    instructions::drain();
+                    self.dirty.mark(span);
+                }
+            }
+            Bytes::Ram(ram) => zero_memory(&ram.stores, span, way),
+        }
+        Ok(())
+    }
+
+    /// Makes durable what any thread has settled before.
+    ///
+    /// # Errors
+    /// As [`crate::Memory::fence`].
+    pub(crate) fn fence(&self) -> Result<(), Status> {
+        match &self.bytes {
+            Bytes::File(image) => self.fence_file(image),
+            Bytes::Ram(_) => Ok(()),
+        }
+    }
+
+    fn fence_file(&self, image: &Image) -> Result<(), Status> {
+        if self.flush == FlushTo::Process {
+            return image.check();
+        }
+        if self.flush == FlushTo::Dax {
+            image.check()?;
+        }
+        image.sync(|| {
+            let noted = self.dirty.take();
+            if self.inherited.swap(false, Ordering::Relaxed) {
+                return Some(Owed { end: image.bytes(), call: SyncCall::File });
+            }
+            let (span, whole) = noted?;
+            // Each call makes the host's own notes durable, and its disk's cache: two are dearer than one for the file.
+            let span = Span { bytes: span.bytes.min(image.bytes() - span.offset), ..span };
+            Some(Owed { end: span.end(), call: if whole { SyncCall::Run(span) } else { SyncCall::File } })
+        })
+    }
+}
+
+fn zero_memory(memory: &Mapping, span: Span, way: WriteBack) {
+    let (at, len) = (span.offset as usize, span.bytes as usize);
+    let (begin, end) = (at.next_multiple_of(4096), (at + len) & !4095);
+    if span.bytes < RELEASE_BYTES || memory.release(begin, end - begin).is_err() {
+        return way.zero(memory, at, len);
+    }
+    way.zero(memory, at, begin - at);
+    way.zero(memory, end, at + len - end);
+}

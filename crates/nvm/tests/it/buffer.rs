@@ -1,0 +1,331 @@
+//! Buffers in front of slow media: the same bytes whatever comes and leaves, what a fence promises, pins, time and wear.
+
+use crate::{Scratch, alone, file};
+use nvmed_dice::Dice;
+use nvmed_flash::{FixedProfile, Medium, Profile, Rate};
+use nvmed_nvm::{
+    BufferClock, BufferOptions, BufferStats, FlushTo, Hint, MediaProfile, Memory, MemoryOptions, Place,
+    Record, What,
+};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+
+const BYTES: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+
+/// A medium with a read of 1 µs and a program of 10, 4 KiB/µs.
+fn options(buffer: u64, fill_bytes: u64, log_percent: u32, kept: bool) -> BufferOptions {
+    let link = Rate { bytes: 4096, ns: 1000 };
+    let medium = Profile {
+        commands: 64,
+        medium: Medium::Fixed(FixedProfile { read_ns: 1000, write_ns: 10_000, link }),
+    };
+    let profile = MediaProfile { medium, program_bytes: 64, fill_bytes, log_percent, kept };
+    BufferOptions { profile, bytes: buffer, clock: BufferClock::Virtual }
+}
+
+fn buffered(options: &BufferOptions) -> Memory {
+    let place = Place::Ram { bytes: BYTES };
+    let memory = Memory::open(MemoryOptions { place, flush: FlushTo::Process }).expect("memory");
+    memory.buffered(options).expect("a buffer")
+}
+
+fn stats(memory: &Memory) -> BufferStats {
+    memory.buffer_stats().expect("a buffer")
+}
+
+fn contents(memory: &Memory) -> Vec<u8> {
+    let mut bytes = vec![0; memory.bytes() as usize];
+    memory.read(0, &mut bytes).expect("bytes");
+    bytes
+}
+
+/// A step of a workload, made to a plain copy too.
+fn step(memory: &Memory, plain: &mut [u8], dice: &mut Dice) {
+    let at = dice.roll(BYTES - 20_000);
+    let len = if dice.chance(50) { dice.index(300) } else { dice.index(20_000) };
+    let range = at as usize..at as usize + len;
+    match dice.roll(12) {
+        0 => memory.fence().expect("a fence"),
+        1 => memory.settle(),
+        2 => {
+            memory.zero(at, len as u64, dice.chance(50)).expect("zeroes");
+            plain[range].fill(0);
+        }
+        3 => {
+            let word = dice.next();
+            memory.store_u64(at & !7, word).expect("a word");
+            plain[(at & !7) as usize..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        4 => {
+            let hint = [Hint::WillNeed, Hint::Sequential, Hint::Random, Hint::DontNeed][dice.index(4)];
+            memory.advise(at, len as u64, hint).expect("a hint");
+        }
+        5 | 6 => {
+            let mut found = vec![0; len];
+            memory.read(at, &mut found).expect("bytes");
+            assert!(found == plain[range], "{len} bytes at {at}");
+        }
+        _ => {
+            let mut bytes = vec![0; len];
+            dice.fill(&mut bytes);
+            memory.store(at, &bytes).expect("bytes");
+            plain[range].copy_from_slice(&bytes);
+        }
+    }
+}
+
+/// Whatever is brought, evicted, written home, discarded and hinted at: the bytes are those of a plain copy, and after
+/// the last fence the file has them without a buffer.
+#[test]
+fn the_bytes_are_those_of_a_medium_without_a_buffer() {
+    for (seed, buffer, fill, log, kept) in [
+        (1, 64 << 10, 4096, 75, true),
+        (2, 64 << 10, 4096, 0, false),
+        (3, 256 << 10, 32_768, 50, false),
+        (4, 16_384, 16_384, 0, true),
+        (5, 2 << 20, 4096, 10, true),
+    ] {
+        let scratch = Scratch::new();
+        let memory = Memory::open(file(&scratch.image(), Some(BYTES), FlushTo::Process)).expect("a file");
+        let memory = memory.buffered(&options(buffer, fill, log, kept)).expect("a buffer");
+        let (mut plain, mut dice) = (vec![0; BYTES as usize], Dice::of(&[seed]));
+        for _ in 0..1500 {
+            step(&memory, &mut plain, &mut dice);
+        }
+        assert!(contents(&memory) == plain, "seed {seed}");
+        assert_eq!(stats(&memory).evictions > 100, buffer < BYTES, "seed {seed}: {:?}", stats(&memory));
+        memory.fence().expect("a fence");
+        drop(memory);
+        assert!(std::fs::read(scratch.image()).expect("the file") == plain, "seed {seed}");
+    }
+}
+
+/// Data, a fence, and what points to it, again and again, in a buffer so small that what points leaves it at once: after
+/// a cut at any event, what points on the medium points to what is there, and all that a fence covers is there.
+#[test]
+fn what_is_written_home_is_in_the_order_of_fences() {
+    let _alone = alone();
+    for kept in [false, true] {
+        let memory = buffered(&options(8192, 4096, 0, kept));
+        let record = Record::new();
+        memory.record(Arc::clone(&record));
+        for turn in 1..60_u64 {
+            memory.store(turn * PAGE + 100, &[turn as u8; 200]).expect("bytes");
+            memory.fence().expect("a fence");
+            memory.store_u64(8 * turn, turn).expect("a word");
+            // What points leaves the buffer before any fence.
+            memory.read((100 + turn) * PAGE, &mut [0; 8192]).expect("bytes");
+            memory.read((110 + turn) * PAGE, &mut [0; 8192]).expect("bytes");
+        }
+        memory.fence().expect("a fence");
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let (mut home, mut fenced, mut pointed) = (vec![0_u8; BYTES as usize], 0, 0);
+        for event in record.take() {
+            match event.what {
+                What::WrittenHome { at, bytes } => home[at as usize..][..bytes.len()].copy_from_slice(&bytes),
+                What::FenceDone { .. } => {
+                    fenced += 1;
+                    let last = fenced.min(59);
+                    let data = &home[(last * PAGE + 100) as usize..][..200];
+                    assert!(data.iter().all(|&byte| byte == last as u8), "fence {fenced}");
+                    let word = home[8 * (fenced as usize - 1)..][..8].try_into().expect("a word");
+                    assert_eq!(u64::from_le_bytes(word), fenced - 1, "fence {fenced}");
+                }
+                _ => {}
+            }
+            for turn in 1..60_u64 {
+                if home[8 * turn as usize] == turn as u8 {
+                    pointed += u64::from(turn > fenced.saturating_sub(1));
+                    let data = &home[(turn * PAGE + 100) as usize..][..200];
+                    assert!(
+                        data.iter().all(|&byte| byte == turn as u8),
+                        "a word points to what is not there"
+                    );
+                }
+            }
+        }
+        assert_eq!(fenced, 60);
+        assert!(pointed > 50, "a word was home before its fence {pointed} times");
+    }
+}
+
+/// Memory that is pinned stays where it is, whatever else comes; one that would pin more than half is refused; and who
+/// discards it waits.
+#[test]
+fn what_is_pinned_neither_leaves_nor_is_discarded() {
+    let memory = Arc::new(buffered(&options(64 << 10, 4096, 0, true)));
+    memory.store(5000, &[7; 8192]).expect("bytes");
+    let pinned = memory.pin(5000, 8192).expect("a pin");
+    let look = |byte: u8| {
+        let (bytes, at) = pinned.memory();
+        let mut found = [0; 8192];
+        bytes.read(at, &mut found);
+        assert!(found == [byte; 8192]);
+    };
+    for page in 0..BYTES / PAGE {
+        memory.read(page * PAGE, &mut [0; 64]).expect("bytes");
+    }
+    assert!(stats(&memory).evictions > 200);
+    memory.advise(0, BYTES, Hint::DontNeed).expect("a hint");
+    look(7);
+    assert!(memory.pin(BYTES / 2, 5 * 4096).is_ok(), "8 of 16 frames");
+    assert!(memory.pin(BYTES / 2, 6 * 4096).is_err(), "9 of 16 frames");
+    let (told, begun) = mpsc::channel();
+    let done = Arc::new(AtomicBool::new(false));
+    let other = std::thread::spawn({
+        let (memory, done) = (Arc::clone(&memory), Arc::clone(&done));
+        move || {
+            told.send(()).expect("somebody listens");
+            memory.zero(0, 64 << 10, true).expect("zeroes");
+            done.store(true, Ordering::SeqCst);
+        }
+    });
+    begun.recv().expect("it begins");
+    for _ in 0..2000 {
+        look(7);
+        std::thread::yield_now();
+    }
+    assert!(!done.load(Ordering::SeqCst), "a discard has not waited");
+    drop(pinned);
+    other.join().expect("the discard");
+    let mut found = [1; 8192];
+    memory.read(5000, &mut found).expect("bytes");
+    assert!(found == [0; 8192]);
+}
+
+/// Threads that store, read and check what is theirs while others fence and hint, in a buffer with too few frames.
+#[test]
+fn threads_find_what_they_stored() {
+    let memory = buffered(&options(32_768, 4096, 50, true));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4_u64)
+            .map(|thread| {
+                let memory = &memory;
+                scope.spawn(move || {
+                    let mut dice = Dice::of(&[thread]);
+                    let mut mine = vec![0_u8; (BYTES / 4) as usize];
+                    for turn in 0..1500 {
+                        // Every fourth line: neighbours are in the same pages.
+                        let line = dice.roll(BYTES / 256);
+                        let at = line * 256 + thread * 64;
+                        let mut found = [0; 64];
+                        memory.read(at, &mut found).expect("bytes");
+                        let known = &mut mine[line as usize * 64..][..64];
+                        assert!(found == *known, "thread {thread}, turn {turn}");
+                        known.fill(turn as u8);
+                        memory.store(at, known).expect("bytes");
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            let mut dice = Dice::of(&[9]);
+            while !over.load(Ordering::SeqCst) {
+                memory.fence().expect("a fence");
+                memory.advise(dice.roll(BYTES), 50_000, Hint::WillNeed).expect("a hint");
+                memory.advise(dice.roll(BYTES), 50_000, Hint::DontNeed).expect("a hint");
+            }
+        });
+        let ended: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        over.store(true, Ordering::SeqCst);
+        assert!(ended.iter().all(Result::is_ok));
+    });
+}
+
+/// Reads all of it from the front to the back, 4 KiB at a time.
+fn read_through(hint: Option<Hint>) -> BufferStats {
+    let memory = buffered(&options(128 << 10, 4096, 0, true));
+    if let Some(hint) = hint {
+        memory.advise(0, BYTES, hint).expect("a hint");
+    }
+    (0..BYTES / PAGE).for_each(|page| memory.read(page * PAGE, &mut [0; 4096]).expect("bytes"));
+    stats(&memory)
+}
+
+/// Time is the model's and depends on the calls alone; a hint that is right saves most of it, and is counted.
+#[test]
+fn a_right_hint_saves_time_and_a_virtual_clock_repeats() {
+    let pages = BYTES / PAGE;
+    let plain = read_through(None);
+    assert_eq!(plain, read_through(None));
+    assert_eq!((plain.fills, plain.fills_ahead), (pages, 0));
+    // A microsecond of the link and one of the cells, one after the other.
+    assert_eq!(plain.now_ns, pages * 2000);
+    assert_eq!(read_through(Some(Hint::Random)), plain);
+    for hint in [Hint::Sequential, Hint::WillNeed] {
+        let hinted = read_through(Some(hint));
+        assert_eq!(hinted, read_through(Some(hint)));
+        assert_eq!(hinted.fills + hinted.fills_ahead, pages, "{hint:?}: {hinted:?}");
+        assert_eq!((hinted.used_ahead, hinted.wasted_ahead), (hinted.fills_ahead, 0), "{hint:?}: {hinted:?}");
+        assert!(hinted.used_ahead > pages * 9 / 10, "{hint:?}: {hinted:?}");
+        // What is left is the link's time.
+        assert!(hinted.now_ns < pages * 1050, "{hint:?}: {hinted:?}");
+    }
+    let memory = buffered(&options(128 << 10, 4096, 0, true));
+    memory.advise(BYTES / 2, BYTES, Hint::WillNeed).expect("beyond the end");
+    (0..64).for_each(|page| memory.read(page * PAGE, &mut [0; 4096]).expect("bytes"));
+    let wrong = stats(&memory);
+    assert_eq!((wrong.fills, wrong.fills_ahead, wrong.used_ahead), (64, 16, 0), "{wrong:?}");
+    assert_eq!(wrong.wasted_ahead, 16, "{wrong:?}");
+}
+
+/// Lines wait together and are programmed once; a buffer that is lost with the power programs them at each fence.
+#[test]
+fn lines_are_programmed_together_and_wear_is_counted() {
+    for (kept, programs, bytes) in [(true, 0, 0), (false, 20, 20 * 128)] {
+        let memory = buffered(&options(256 << 10, 4096, 50, kept));
+        for turn in 0..20 {
+            // The same two lines, in pieces.
+            (0..4).for_each(|part| memory.store(4096 + part * 32, &[turn; 32]).expect("bytes"));
+            memory.fence().expect("a fence");
+        }
+        let done = stats(&memory);
+        assert_eq!((done.programs, done.programmed_bytes), (programs, bytes), "{done:?}");
+        assert_eq!(u64::from(done.worn_most), programs);
+        assert_eq!(done.now_ns > 20 * 10_000, !kept, "who waits for programs: {done:?}");
+    }
+    // A page at a time: what leaves is programmed whole, once.
+    let memory = buffered(&options(8192, 4096, 0, true));
+    for page in 0..10 {
+        memory.store(page * PAGE, &[1; 64]).expect("bytes");
+        memory.store(page * PAGE + 1000, &[1; 64]).expect("bytes");
+    }
+    let done = stats(&memory);
+    assert_eq!((done.programs, done.programmed_bytes), (8, 8 * PAGE), "{done:?}");
+}
+
+#[test]
+fn what_cannot_be_written_home_is_told_by_every_fence() {
+    let scratch = Scratch::new();
+    let memory = Memory::open(file(&scratch.image(), Some(BYTES), FlushTo::Process)).expect("a file");
+    let memory = memory.buffered(&options(64 << 10, 4096, 0, true)).expect("a buffer");
+    memory.store(BYTES - 4096, &[5; 4096]).expect("bytes");
+    let cut = std::fs::OpenOptions::new().write(true).open(scratch.image()).expect("the file");
+    cut.set_len(BYTES / 2).expect("a cut");
+    assert!(memory.fence().is_err() && memory.fence().is_err());
+}
+
+#[test]
+fn a_buffer_that_makes_no_sense_is_told_in_one_line() {
+    let said = |options: &BufferOptions| {
+        let memory =
+            Memory::open(MemoryOptions { place: Place::Ram { bytes: BYTES }, flush: FlushTo::Process });
+        let said = memory.expect("memory").buffered(options).expect_err("no sense").to_string();
+        assert!(!said.contains('\n'), "{said}");
+        said
+    };
+    let small = said(&options(40_000, 16_384, 75, true));
+    assert!(small.contains("no room for a fill of 16384 bytes; give at least buffer=65536"), "{small}");
+    assert!(said(&options(1 << 20, 5000, 0, true)).contains("a power of two from 4096 to 2097152, not 5000"));
+    assert!(said(&options(1 << 20, 4096, 91, true)).contains("0 to 90 percent"));
+    let mut odd = options(1 << 20, 4096, 0, true);
+    odd.profile.program_bytes = 8192;
+    assert!(said(&odd).contains("from 64 to 4096, not 8192"));
+    odd = options(1 << 20, 4096, 0, true);
+    odd.profile.medium.commands = 0;
+    assert!(said(&odd).contains("makes no sense"));
+}
