@@ -412,83 +412,92 @@ impl Array {
         self.working.activity()
     }
 
-    /// A channel's transfer has ended: a read is done, a program can be started.
+    /// A channel's transfer has ended: a read is done, a program can be started. Answers the read, which is in
+    /// [`Self::ops`] until the next one is submitted.
     #[inline]
-    pub fn passed(&mut self, number: usize, calendar: &mut Calendar) -> Option<Op> {
+    pub fn passed(&mut self, number: usize, calendar: &mut Calendar) -> Option<u32> {
         calendar.set(self.base + number, NEVER);
         self.changed = true;
         self.changed_channels.set(number);
         let entry = self.channels[number].passing.take()?;
-        let op = self.ops[entry as usize];
-        self.change_die(op.plane);
-        if op.act == Act::Read {
-            let plane = &mut self.planes[op.plane as usize];
-            plane.leaving -= 1;
-            plane.free += 1;
-            self.change_plane(op.plane);
+        let Op { act, plane, urgent, .. } = self.ops[entry as usize];
+        self.change_die(plane);
+        if act == Act::Read {
+            self.planes[plane as usize].leaving -= 1;
+            self.give_back(plane, urgent);
             self.free.push(entry);
-            if op.urgent {
-                self.urgent_gave_back(op.plane);
-            }
-            return Some(op);
+            return Some(entry);
         }
         self.join(entry);
-        if op.urgent {
+        if urgent {
             self.urgent_program_came(entry);
             return None;
         }
-        let plane = &mut self.planes[op.plane as usize];
-        plane.filling -= 1;
-        plane.ready[Act::Program as usize].push(&mut self.ops, entry);
-        self.make_ready(op.plane, Act::Program);
+        let place = &mut self.planes[plane as usize];
+        place.filling -= 1;
+        place.ready[Act::Program as usize].push(&mut self.ops, entry);
+        self.make_ready(plane, Act::Program);
         None
     }
 
-    /// A die has ended what it did: reads go to the bus, programs and erases are done. Answers these.
+    /// An operation gives its register back.
     #[inline]
-    pub fn ended(&mut self, number: usize, now: u64, calendar: &mut Calendar) -> Done {
+    fn give_back(&mut self, plane: u32, urgent: bool) {
+        self.planes[plane as usize].free += 1;
+        self.change_plane(plane);
+        if urgent {
+            self.urgent_gave_back(plane);
+        }
+    }
+
+    /// A die has ended what it did: reads go to the bus, programs and erases are done. Answers all of them, which are
+    /// in [`Self::ops`] until the next one is submitted.
+    #[inline]
+    pub fn ended(&mut self, number: usize, now: u64, calendar: &mut Calendar) -> Ended {
         calendar.set(self.base + self.channels.len() + number, NEVER);
         self.changed = true;
         self.changed_dies.set(number);
-        let mut done = Done { ops: [None; DIE_PLANES_MAX] };
         let die = &mut self.dies[number];
-        let count = std::mem::take(&mut die.count);
-        self.working.end(now, count);
-        let running = die.running;
-        for (at, &entry) in running[..count].iter().enumerate() {
-            let op = self.ops[entry as usize];
-            match op.act {
+        let ended = Ended { ops: die.running, count: std::mem::take(&mut die.count) };
+        self.working.end(now, ended.count);
+        for entry in ended.ops() {
+            let Op { act, class, plane, urgent, .. } = self.ops[entry as usize];
+            match act {
                 Act::Read => {
                     self.join(entry);
-                    self.planes[op.plane as usize].leaving += 1;
-                    let channel = self.channel_of(op.plane);
-                    if op.urgent {
+                    self.planes[plane as usize].leaving += 1;
+                    let channel = self.channel_of(plane);
+                    if urgent {
                         self.urgent_leaves(entry, channel);
                     } else {
-                        self.channels[channel].queues[op.class as usize].push(&mut self.ops, entry);
+                        self.channels[channel].queues[class as usize].push(&mut self.ops, entry);
                     }
                     self.changed_channels.set(channel);
                 }
-                Act::Program | Act::Erase => {
-                    if op.act == Act::Program {
-                        self.planes[op.plane as usize].free += 1;
-                        self.change_plane(op.plane);
-                        if op.urgent {
-                            self.urgent_gave_back(op.plane);
-                        }
-                    }
+                Act::Program => {
+                    self.give_back(plane, urgent);
                     self.free.push(entry);
                 }
+                Act::Erase => self.free.push(entry),
             }
-            done.ops[at] = Some(op);
         }
-        done
+        ended
     }
 }
 
 /// What a die has ended, in the order of its planes. Reads among them have left the array, and are on their way out.
-pub(crate) struct Done {
-    pub ops: [Option<Op>; DIE_PLANES_MAX],
+#[derive(Clone, Copy)]
+pub(crate) struct Ended {
+    ops: [u32; DIE_PLANES_MAX],
+    count: usize,
+}
+
+impl Ended {
+    /// The operations.
+    #[inline]
+    pub fn ops(self) -> impl Iterator<Item = u32> {
+        self.ops.into_iter().take(self.count)
+    }
 }
 
 /// Since when the first of a queue waits.

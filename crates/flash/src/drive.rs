@@ -148,17 +148,20 @@ impl<W: Words> Drive<W> {
             }
         }
         self.under_way += 1;
-        let is_beside = self.packing.is_some() && command.urgent && self.has_own_place(ticket.0);
-        if let Some(packing) = &mut self.packing
-            && !is_beside
-        {
-            let is_urgent = command.urgent && self.profile.urgent.is_some();
-            let can_be_packed = command.kind == Kind::Write { fua: false } && !is_urgent;
-            if !packing.arrive(now, ticket.0, can_be_packed) {
-                return;
-            }
+        if self.packing.is_some() && !self.pack(now, ticket.0) {
+            return;
         }
         self.admit(now, ticket.0);
+    }
+
+    /// A command of a drive that packs writes arrives; whether the drive works on it from now on.
+    fn pack(&mut self, now: u64, command: u32) -> bool {
+        if self.has_own_place(command) {
+            return true;
+        }
+        let Command { kind, urgent, .. } = self.commands[command as usize].command;
+        let can_be_packed = kind == Kind::Write { fua: false } && !(urgent && self.profile.urgent.is_some());
+        self.packing.as_mut().is_none_or(|packing| packing.arrive(now, command, can_be_packed))
     }
 
     /// A command of a drive that knows urgent ones arrives.
@@ -301,8 +304,8 @@ impl<W: Words> Drive<W> {
                 // Nothing has ended that the layer could go on with.
                 Err(die) if self.array.is_timer(die) => return self.array.timer_ended(&mut self.calendar),
                 Err(die) => {
-                    let done = self.array.ended(die, now, &mut self.calendar);
-                    done.ops.into_iter().map_while(|op| op).for_each(|op| self.array_done(now, op));
+                    let ended = self.array.ended(die, now, &mut self.calendar);
+                    ended.ops().for_each(|op| self.array_done(now, op));
                 }
             },
         }
@@ -337,11 +340,18 @@ impl<W: Words> Drive<W> {
     }
 
     /// A command has ended: it is done, by itself or with its pack.
+    #[inline]
     fn end(&mut self, now: u64, command: u32, refused: bool) {
-        if self.packing.is_some() && self.has_own_place(command) {
-            return self.leave_done(now, command, refused);
+        if self.packing.is_some() && !self.has_own_place(command) {
+            self.end_packed(now, command, refused);
+        } else {
+            self.leave_done(now, command, refused);
         }
-        let Some(mut packing) = self.packing.take() else { return self.leave_done(now, command, refused) };
+    }
+
+    /// A command that may be in a pack has ended: all of the pack is done with its last one, and the next one begins.
+    fn end_packed(&mut self, now: u64, command: u32, refused: bool) {
+        let Some(mut packing) = self.packing.take() else { return };
         if let Some(pack) = packing.end(command, refused) {
             pack.iter().for_each(|&(command, refused)| self.leave_done(now, command, refused));
             packing.next(now).into_iter().for_each(|command| self.admit(now, command));
@@ -397,14 +407,9 @@ impl<W: Words> Drive<W> {
 
     fn begin(&mut self, now: u64, command: u32) {
         let Command { kind, start, bytes, .. } = self.commands[command as usize].command;
-        let has_rank = kind != Kind::Read && self.has_rank(command);
         match (kind, &mut self.layer) {
             (Kind::Read, _) if bytes > 0 => self.read(now, command, (start, bytes)),
-            (Kind::Write { .. }, None) if bytes > 0 => self.receive(now, command, bytes),
-            (Kind::Write { fua }, Some(layer)) if bytes > 0 => {
-                layer.waiting.durable[command as usize] = fua;
-                layer.write(command, (start, bytes), has_rank);
-            }
+            (Kind::Write { fua }, _) if bytes > 0 => self.write(now, command, (start, bytes), fua),
             (Kind::Flush, Some(layer)) => layer.flush(command),
             (Kind::Deallocate, Some(layer)) => {
                 layer.deallocate(start, bytes);
@@ -412,6 +417,14 @@ impl<W: Words> Drive<W> {
             }
             _ => self.complete(now, command),
         }
+    }
+
+    /// A write comes in, when there is room for it.
+    fn write(&mut self, now: u64, command: u32, extent: (u64, u64), fua: bool) {
+        let has_rank = self.has_rank(command);
+        let Some(layer) = &mut self.layer else { return self.receive(now, command, extent.1) };
+        layer.waiting.durable[command as usize] = fua;
+        layer.write(command, extent, has_rank);
     }
 
     fn receive(&mut self, now: u64, command: u32, bytes: u64) {
@@ -493,9 +506,10 @@ impl<W: Words> Drive<W> {
     }
 
     /// A page was read and is in the controller.
-    fn read_done(&mut self, now: u64, op: Op) {
-        match (op.owner, &mut self.layer) {
-            (Owner::Piece(command), _) => self.send(now, command, op.bytes.into()),
+    fn read_done(&mut self, now: u64, op: u32) {
+        let Op { owner, bytes, .. } = self.array.ops[op as usize];
+        match (owner, &mut self.layer) {
+            (Owner::Piece(command), _) => self.send(now, command, bytes.into()),
             (owner, Some(layer)) => {
                 layer.read_done(owner);
                 if layer.map_cache.is_some() {
@@ -524,9 +538,10 @@ impl<W: Words> Drive<W> {
     }
 
     /// An operation of a die has ended.
-    fn array_done(&mut self, now: u64, op: Op) {
+    fn array_done(&mut self, now: u64, op: u32) {
+        let op = &self.array.ops[op as usize];
         match (op.owner, &mut self.layer) {
-            (_, Some(layer)) => layer.array_done(&op),
+            (_, Some(layer)) => layer.array_done(op),
             (Owner::Piece(command), None) if op.act == Act::Program => self.piece_done(now, command),
             (_, None) => {}
         }

@@ -253,7 +253,9 @@ impl<W: Words> Layer<W> {
                 return;
             }
             let units = (start + bytes).div_ceil(UNIT_BYTES) - start / UNIT_BYTES;
-            if !self.buffer.promise(units as usize) && !self.promise_in_host(command, (start, bytes)) {
+            let is_promised = self.buffer.promise(units as usize)
+                || self.host_memory.is_some() && self.promise_in_host(command, (start, bytes));
+            if !is_promised {
                 if self.busy_slots == 0 && !self.buffer.has_promised() {
                     // Nothing that is under way makes room, or fills a stripe: what is gathered waits for no more.
                     self.force_gathered();

@@ -21,11 +21,17 @@ impl Passage {
     /// one has passed.
     #[inline]
     pub fn pass(&mut self, now: u64, bytes: u64) -> u64 {
+        self.begin(now);
+        self.go_on(bytes);
+        self.end()
+    }
+
+    /// What passes from now on begins at `now`, or when all before has passed.
+    #[inline]
+    fn begin(&mut self, now: u64) {
         if self.free_at < now {
             (self.free_at, self.fraction) = (now, 0);
         }
-        self.go_on(bytes);
-        self.end()
     }
 
     /// So many more bytes pass.
@@ -53,73 +59,99 @@ impl Passage {
 /// Bytes of a command on the link.
 #[derive(Clone, Copy, Debug)]
 struct Passing {
-    /// When the last one has passed, as in [`Passage`].
-    free_at: u64,
-    fraction: u64,
+    /// How many, and those of no command that pass right before them.
+    bytes: u64,
     command: u32,
+    /// While they wait, they go before all that are not.
+    is_urgent: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
+    /// Until the first of the queue has passed.
     passage: Passage,
     /// What passes, and then what waits for it.
     queue: VecDeque<Passing>,
-    /// How many of those that wait, the first ones, are urgent.
-    urgents: usize,
+    /// Bytes that wait; and how many of them, the last ones, are of no command.
+    waiting: u64,
+    of_none: u64,
 }
 
 impl Link {
     pub fn new(rate: Rate) -> Self {
-        Self { passage: Passage::new(rate), queue: VecDeque::with_capacity(64), urgents: 0 }
+        Self { passage: Passage::new(rate), queue: VecDeque::with_capacity(64), waiting: 0, of_none: 0 }
     }
 
     /// Lets bytes of `command` pass after all those before. Whether they are the first.
     #[inline]
     pub fn enter(&mut self, now: u64, bytes: u64, command: u32) -> bool {
-        self.passage.pass(now, bytes);
-        let Passage { free_at, fraction, .. } = self.passage;
-        self.queue.push_back(Passing { free_at, fraction, command });
-        self.queue.len() == 1
+        self.add(now, bytes, command, false)
+    }
+
+    #[inline]
+    fn add(&mut self, now: u64, bytes: u64, command: u32, is_urgent: bool) -> bool {
+        let is_first = self.queue.is_empty();
+        if is_first {
+            self.passage.pass(now, bytes);
+            self.queue.push_back(Passing { bytes, command, is_urgent });
+        } else {
+            self.wait(now, bytes);
+            let bytes = bytes + std::mem::take(&mut self.of_none);
+            self.queue.push_back(Passing { bytes, command, is_urgent });
+        }
+        is_first
+    }
+
+    /// Bytes wait behind all others.
+    #[inline]
+    fn wait(&mut self, now: u64, bytes: u64) {
+        if self.waiting == 0 {
+            // What passes may end in this nanosecond, of which it needs a part.
+            self.passage.begin(now);
+        }
+        self.waiting += bytes;
     }
 
     /// Lets bytes of `command` pass before all that wait and are not urgent. Whether they are the first.
     #[cold]
     pub(crate) fn enter_urgently(&mut self, now: u64, bytes: u64, command: u32) -> bool {
-        let place = 1 + self.urgents;
+        let place = 1 + self.queue.iter().skip(1).take_while(|passing| passing.is_urgent).count();
         if place >= self.queue.len() {
-            self.urgents += usize::from(!self.queue.is_empty());
-            return self.enter(now, bytes, command);
+            return self.add(now, bytes, command, true);
         }
-        let before = self.queue[place - 1];
-        self.queue.insert(place, Passing { command, ..before });
-        self.urgents += 1;
-        let rate = self.passage.rate;
-        for later in self.queue.iter_mut().skip(place) {
-            let mut passage = Passage { rate, free_at: later.free_at, fraction: later.fraction };
-            passage.go_on(bytes);
-            (later.free_at, later.fraction) = (passage.free_at, passage.fraction);
-        }
-        self.passage.go_on(bytes);
+        self.queue.insert(place, Passing { bytes, command, is_urgent: true });
+        self.waiting += bytes;
         false
     }
 
-    /// As [`Self::enter`], of bytes of no command: answers when they have passed.
+    /// As [`Self::enter`], of bytes of no command: answers when they have passed, if nothing urgent comes before.
     pub(crate) fn pass(&mut self, now: u64, bytes: u64) -> u64 {
-        self.passage.pass(now, bytes)
+        if self.queue.is_empty() {
+            return self.passage.pass(now, bytes);
+        }
+        self.wait(now, bytes);
+        self.of_none += bytes;
+        let mut all = self.passage;
+        all.go_on(self.waiting);
+        all.end()
     }
 
     #[inline]
     pub fn next_due(&self) -> u64 {
-        self.queue
-            .front()
-            .map_or(u64::MAX, |first| first.free_at.saturating_add(u64::from(first.fraction > 0)))
+        if self.queue.is_empty() { u64::MAX } else { self.passage.end() }
     }
 
-    /// Takes the command whose bytes have passed.
+    /// Takes the command whose bytes have passed; those that waited for them pass.
     #[inline]
     pub fn leave(&mut self) -> Option<u32> {
-        self.urgents = self.urgents.saturating_sub(1);
-        self.queue.pop_front().map(|first| first.command)
+        let first = self.queue.pop_front()?;
+        if self.waiting > 0 {
+            let bytes =
+                self.queue.front().map_or_else(|| std::mem::take(&mut self.of_none), |next| next.bytes);
+            self.waiting -= bytes;
+            self.passage.go_on(bytes);
+        }
+        Some(first.command)
     }
 }
 
@@ -151,5 +183,25 @@ mod tests {
         assert_eq!(passed, [(326, 0), (352, 8), (377, 9), (403, 1), (428, 2)]);
         link.enter(1000, 512, 9);
         assert_eq!(link.next_due(), 1026, "an idle link begins anew");
+        // It ends in nanosecond 1026, of which what comes then does not get the rest.
+        link.enter(1026, 512, 1);
+        assert_eq!((link.next_due(), link.leave(), link.next_due()), (1026, Some(9), 1052));
+    }
+
+    #[test]
+    fn bytes_of_no_command_pass_in_their_turn() {
+        let mut link = Link::new(Rate::per_second(1_000_000_000));
+        assert_eq!(link.pass(0, 100), 100, "an idle link");
+        link.enter(50, 10, 0);
+        assert_eq!((link.next_due(), link.pass(50, 100)), (110, 210));
+        link.enter(60, 10, 1);
+        assert_eq!((link.pass(60, 5), link.pass(60, 5)), (225, 230));
+        // What is urgent goes before bytes that a command waits behind, and after those that nothing waits behind.
+        link.enter_urgently(70, 1, 8);
+        let next = |link: &mut Link| (link.next_due(), link.leave());
+        assert_eq!([next(&mut link), next(&mut link)], [(110, Some(0)), (111, Some(8))]);
+        link.enter_urgently(112, 1, 9);
+        assert_eq!([next(&mut link), next(&mut link)], [(221, Some(1)), (232, Some(9))]);
+        assert_eq!((link.next_due(), link.leave(), link.pass(232, 8)), (u64::MAX, None, 240));
     }
 }

@@ -9,6 +9,9 @@ use crate::layer::{COLD, Gather, HOST, Layer, MAP, MOVED, Row, SLOT, UNMAPPED, U
 use crate::profile::{DIE_PLANES_MAX, UNIT_BYTES};
 use crate::tables::Words;
 
+/// What a stripe needs that nothing has room for, however much is gathered.
+const NO_ROOM: u32 = u32::MAX;
+
 /// Planes of one die that have room for a program.
 pub(crate) struct Stripe {
     pub planes: [u32; DIE_PLANES_MAX],
@@ -21,12 +24,17 @@ impl<W: Words> Layer<W> {
         for kind in 0..self.gathers.len() {
             while self.gathers[kind].len > 0 {
                 let Gather { len, forced, needs, .. } = self.gathers[kind];
-                if forced == 0 && needs.1 == self.room_changes && len < needs.0 {
+                let is_needed = forced == 0 && len < needs.0 || needs.0 == NO_ROOM;
+                if is_needed && needs.1 == self.room_changes {
                     break;
                 }
                 let Some((to, turn, stripe)) =
                     self.room_for(kind, |kind| self.stripe(kind, HOST, self.gathers[kind].turn))
                 else {
+                    if self.gathers.len() == 1 {
+                        // There is no other kind, whose room depends on what is under way here.
+                        self.gathers[kind].needs = (NO_ROOM, self.room_changes);
+                    }
                     break;
                 };
                 let stripe_units = stripe.count * self.geometry.shapes[to].row_units;
