@@ -47,6 +47,8 @@ pub struct Counts {
     pub flushes: u64,
     /// Commands of urgent callers, by the queue that they have.
     pub urgent: u64,
+    /// Discards among [`Counts::urgent`].
+    pub urgent_discards: u64,
     /// Blocks that were read.
     pub blocks_read: u64,
     /// Blocks that were discarded.
@@ -325,8 +327,10 @@ impl Disk {
     }
 
     /// A command came by the queue of urgent callers.
-    pub(crate) fn count_urgent(&self) {
-        self.lock().counts.urgent += 1;
+    pub(crate) fn count_urgent(&self, operation: Operation) {
+        let counts = &mut self.lock().counts;
+        counts.urgent += 1;
+        counts.urgent_discards += u64::from(operation == Operation::Discard);
     }
 
     /// Takes a request, one of so many of its queue: as what it will be done, or that it will fail.

@@ -98,7 +98,7 @@ impl QueuePair for DiskQueue {
             self.disk.wait_if_stalled();
         }
         if self.is_urgent {
-            self.disk.count_urgent();
+            self.disk.count_urgent(request.operation);
         }
         let task = self.disk.accept(request, self.outstanding() + 1);
         let Request { tag, operation, lba, blocks, data, .. } = *request;

@@ -3,6 +3,8 @@
 use crate::support::Disk;
 use nvmed_fs::*;
 use nvmed_io::caller::{self, Urgency};
+use nvmed_io::{Binding, Source};
+use nvmed_units::Lba;
 use std::sync::Arc;
 
 const WHO: &Credentials<'static> = &Credentials::ROOT;
@@ -57,19 +59,35 @@ fn freed_blocks_are_discarded_once_their_removal_is_durable() {
     assert!(read(&files, "kept") == content(1));
 }
 
-/// What the device is told of freed blocks passes nobody, also where an urgent caller tells it.
+/// What the device is told of freed blocks passes nobody, also where an urgent caller tells it: of what was removed when
+/// that is durable, and of all free space.
 #[test]
 fn discards_are_not_urgent() {
     let disk = Disk::new(64 << 20);
     let options = MountOptions { discard: true, urgent: true, ..MountOptions::default() };
     let files = disk.format().mount_with(options, 8 << 20);
     make(&files, "gone", &vec![7; 1 << 20]);
+    make(&files, "kept", &content(1));
     files.sync().unwrap();
-    let before = disk.counts();
-    caller::with(Urgency::Urgent, || files.trim(0)).unwrap();
-    let now = disk.counts();
-    assert!(now.blocks_discarded > before.blocks_discarded);
-    assert!(now.urgent - before.urgent < now.writes - before.writes, "of {}", now.writes - before.writes);
+    let urgently = |work: &dyn Fn()| {
+        let before = disk.counts();
+        caller::with(Urgency::Urgent, work);
+        let now = disk.counts();
+        (now.urgent - before.urgent, now.urgent_discards, now.blocks_discarded - before.blocks_discarded)
+    };
+    let (urgent, discards, blocks) = urgently(&|| {
+        files.unlink(&files.root(), b"gone", WHO).unwrap();
+        files.sync().unwrap();
+    });
+    assert!(urgent > 0, "the removal itself is made durable urgently");
+    assert_eq!((discards, blocks), (0, 256));
+    let (_, discards, blocks) = urgently(&|| assert!(files.trim(0).unwrap() > 0));
+    assert!(discards == 0 && blocks > 256, "{discards} urgent discards, {blocks} blocks");
+    // A discard that is not the file system's own shows that the device would have noticed.
+    let device = disk.device();
+    device.expect_urgent(Source::Told);
+    let handle = device.handle(Binding::Queue(0));
+    assert_eq!(urgently(&|| handle.discard(Lba(0), 8).unwrap()), (1, 1, 8));
 }
 
 #[test]
