@@ -1,6 +1,7 @@
 //! A disk against an array of bytes: whatever mix of calls, positions and memory, both hold the same.
 
 mod support;
+mod urgent;
 
 use nvmed_block::{
     Aio, BlockError, ByteHandle, CacheOptions, Disk, DiskOptions, EvictionPolicy, Route, Settings,
