@@ -172,16 +172,23 @@ fn a_reset_ends_urgent_requests_too() {
     assert_eq!(device.resets(), 1);
 }
 
+/// Who asks threads asks all of the process, on every device that expects urgent callers, and on no other.
 #[test]
 fn a_thread_of_the_class_real_time_is_urgent_by_itself() {
     const REAL_TIME: usize = 1 << 13;
-    let (fake, device) = open(Mode::AtOnce, UrgentPath::Wrr);
-    let handle = device.handle(Binding::Queue(0));
-    device.expect_urgent(Source::Told);
-    let queue_of = |source: Option<Source>| {
-        source.map(|source| device.expect_urgent(source));
+    let [asked, other, unaware] = [0; 3].map(|_| {
+        let (fake, device) = open(Mode::AtOnce, UrgentPath::Wrr);
+        (fake, device.handle(Binding::Queue(0)), device)
+    });
+    asked.2.expect_urgent(Source::Told);
+    other.2.expect_urgent(Source::Told);
+    let queue_on = |(fake, handle, _): &(Arc<Fake>, Handle, Arc<Device>)| {
         handle.read(Lba(0), &PAGE).unwrap();
         fake.take_log()[0].0
+    };
+    let queue_of = |source: Option<Source>| {
+        source.map(|source| asked.2.expect_urgent(source));
+        queue_on(&asked)
     };
     std::thread::scope(|scope| {
         let of_thread = scope.spawn(|| {
@@ -192,13 +199,15 @@ fn a_thread_of_the_class_real_time_is_urgent_by_itself() {
             }
             assert_eq!(queue_of(None), 0, "nobody asked for the threads' class");
             assert_eq!(queue_of(Some(Source::Threads)), 1);
+            assert_eq!(queue_on(&other), 1, "the other device of the process has a path, too");
+            assert_eq!(queue_on(&unaware), 0, "nobody expects urgent callers there");
             assert_eq!(caller::with(Urgency::Normal, || queue_of(None)), 0, "what is said counts");
             // SAFETY: gettid(2) takes nothing.
             assert_eq!(caller::of_process(unsafe { libc::gettid() } as u32), Urgency::Urgent);
         });
         of_thread.join().unwrap();
     });
-    assert_eq!(queue_of(None), 0, "this thread has no such class");
+    assert_eq!([queue_of(None), queue_on(&other)], [0, 0], "this thread has no such class");
 }
 
 /// A drive that takes one command at a time, so that the others wait in their queues: the read of the urgent caller is
