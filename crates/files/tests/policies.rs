@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const FILE_MAX: u64 = 400_000;
 /// Requests take a while, so that calls really are under way while others are made.
@@ -265,4 +266,112 @@ fn paths_are_of_the_file_system() {
     assert!(matches!(files.rmdir(b"d"), Err(FsError::NotEmpty)));
     files.unlink(b"d/g").unwrap();
     assert!(matches!(files.stat(b"", nvmed_files::Follow::Yes), Err(FsError::NotFound)));
+}
+
+/// Bytes of a write that no other request of these tests has.
+const PIECE: usize = 48 << 10;
+
+/// A file that was written before, and the mount that it is in.
+struct Written<'a> {
+    files: &'a Arc<Files>,
+    flags: OpenFlags,
+}
+
+impl Written<'_> {
+    fn open(&self, policy: &Policy) -> Arc<OpenFile> {
+        self.files.open(b"f", self.flags, 0o600, policy).unwrap()
+    }
+}
+
+/// The writes of [`PIECE`] bytes that came to a drive while `work` used a mount on it: how many were urgent, and how
+/// many were not.
+fn pieces_of(work: impl FnOnce(&Written<'_>)) -> (usize, usize) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("{}-{}.csv", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let record = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let device = format!("virtual:?media=dram,size=64M,profile=tlc,record={}", record.display());
+    let files = mount(&device);
+    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+    work(&Written { files: &files, flags });
+    files.unmount().unwrap();
+    drop(files);
+    let text = std::fs::read_to_string(&record).unwrap();
+    std::fs::remove_file(&record).unwrap();
+    let is_piece = |row: &&str| {
+        let columns: Vec<_> = row.split(',').collect();
+        columns[2] == "1" && columns[5] == (PIECE / 512).to_string()
+    };
+    let pieces: Vec<_> = text.lines().skip(1).filter(is_piece).collect();
+    let urgent = pieces.iter().filter(|row| row.ends_with(",1")).count();
+    (urgent, pieces.len() - urgent)
+}
+
+/// A way to use a mount: its name, how many pieces are to be urgent and how many are not, and what is done.
+type Way<'a> = (&'a str, (usize, usize), &'a dyn Fn(&Written<'_>));
+
+fn assert_ways(ways: &[Way<'_>]) {
+    for (way, expected, work) in ways {
+        assert_eq!(pieces_of(work), *expected, "{way}: urgent ones, and others");
+    }
+}
+
+/// By the record of the drive: the data of an urgent file passes others, however it is written; that of others does not,
+/// be it in the same mount.
+#[test]
+fn a_file_that_is_urgent_is_so_at_the_drive() {
+    let urgent = Policy { urgent: true, ..Policy::default() };
+    let past = Policy { urgent: true, ..Policy::DIRECT };
+    let write = |file: &OpenFile| {
+        assert_eq!(file.pwrite(&[5; PIECE], 0).unwrap(), PIECE);
+        file.fsync().unwrap();
+    };
+    assert_ways(&[
+        ("plain", (0, 1), &|written| write(&written.open(&Policy::default()))),
+        ("urgent", (1, 0), &|written| write(&written.open(&urgent))),
+        ("urgent and direct", (1, 0), &|written| write(&written.open(&past))),
+        ("plain beside urgent", (1, 1), &|written| {
+            let file = written.open(&urgent);
+            write(&written.open(&Policy::default()));
+            write(&file);
+        }),
+        ("urgent no longer", (1, 1), &|written| {
+            let file = written.open(&urgent);
+            write(&file);
+            file.file().set_urgent(false);
+            write(&file);
+        }),
+        ("urgent for one call", (1, 1), &|written| {
+            let file = written.open(&Policy::default());
+            written.files.urgently(|| write(&file));
+            write(&file);
+        }),
+    ]);
+}
+
+/// An asynchronous call is as urgent as who begins it, whoever does it and waits for it.
+#[test]
+fn a_call_that_is_urgent_is_so_at_the_drive() {
+    let submit = |written: &Written<'_>, file: &Arc<OpenFile>| {
+        let buffer = Arc::new(written.files.buffer(PIECE).unwrap());
+        let ticket = file.submit_write(buffer, 0..PIECE, 0);
+        move || assert_eq!(ticket.wait().result.unwrap(), PIECE)
+    };
+    assert_ways(&[
+        ("by a thread of the mount", (1, 1), &|written| {
+            let file = written.open(&Policy::default());
+            for is_urgent in [true, false] {
+                submit(written, &file)();
+                let sync = || file.submit_fsync();
+                let ticket = if is_urgent { written.files.urgently(sync) } else { sync() };
+                ticket.wait().result.unwrap();
+            }
+        }),
+        ("by the device alone", (1, 2), &|written| {
+            let file = written.open(&Policy::DIRECT);
+            // The first one is of blocks that have to be found.
+            submit(written, &file)();
+            written.files.urgently(|| submit(written, &file))();
+            submit(written, &file)();
+        }),
+    ]);
 }
