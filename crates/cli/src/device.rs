@@ -86,10 +86,17 @@ fn replay(arguments: &Replay) -> Result<(), Failure> {
                 "line": first.line, "recorded_ns": first.recorded_ns, "replayed_ns": first.replayed_ns,
             })
         });
-        let facts = json!({ "commands": found.commands, "others": found.others, "first": first });
+        let facts = json!({
+            "commands": found.commands, "buffer_changes": found.buffer_changes, "others": found.others,
+            "first": first,
+        });
         out.text(&format!("{facts}\n"))?;
     } else if found.first.is_none() {
-        out.text(&format!("{} commands, each due when it was\n", found.commands))?;
+        let changes = match found.buffer_changes {
+            0 => String::new(),
+            changes => format!("{changes} changes of the host memory buffer, "),
+        };
+        out.text(&format!("{changes}{} commands, each due when it was\n", found.commands))?;
     }
     out.finish()?;
     let Some(first) = found.first else { return Ok(()) };

@@ -213,20 +213,28 @@ impl<W: Words> Drive<W> {
             self.settle_moves(*now);
             self.run_beside_host(now, until, all);
         } else {
-            self.run_on::<false>(now, until, all);
+            self.run_on::<false, false>(now, until, all);
         }
+    }
+
+    /// Lets happen what is due until `until`; moves `now` on. Ends early when there is something to move only:
+    /// completions wait.
+    #[cold]
+    pub(crate) fn run_to_move(&mut self, now: &mut u64, until: u64) {
+        self.settle_moves(*now);
+        self.run_on::<true, true>(now, until, false);
     }
 
     /// The same, where the host has given memory.
     #[cold]
     fn run_beside_host(&mut self, now: &mut u64, until: u64, all: bool) {
-        self.run_on::<true>(now, until, all);
+        self.run_on::<true, false>(now, until, all);
     }
 
     #[inline]
-    fn run_on<const HAS_HOST: bool>(&mut self, now: &mut u64, until: u64, all: bool) {
+    fn run_on<const HAS_HOST: bool, const DONE_WAITS: bool>(&mut self, now: &mut u64, until: u64, all: bool) {
         let has_passed = |drive: &Self| HAS_HOST && drive.host.as_ref().is_some_and(|link| link.has_passed());
-        while all || self.done.is_empty() && !has_passed(self) {
+        while all || (DONE_WAITS || self.done.is_empty()) && !has_passed(self) {
             let (time, resource) = self.calendar.first();
             if time > *now && self.array.has_changed() {
                 self.array.start(*now, &mut self.calendar);

@@ -125,6 +125,15 @@ impl<W: Words> Flash<W> {
         completion
     }
 
+    /// Lets happen what is due at `until` or before, up to the next [`Self::next_move`]; completions wait for
+    /// [`Self::advance`]. An owner who moves bytes does this before a command arrives at `until`, again and again until
+    /// there is no move: what passes until a time has passed before what arrives then.
+    pub fn reach(&mut self, until: u64) {
+        if let Machine::Array(drive) = &mut self.machine {
+            drive.run_to_move(&mut self.now, until);
+        }
+    }
+
     /// The host gives memory at `time`, or at [`Self::now`] if that is later, of so many slots: the drive uses them,
     /// which have nothing yet, until [`Self::end_host_memory`]. Nothing of a medium without a translation layer.
     ///

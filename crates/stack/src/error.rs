@@ -130,7 +130,7 @@ pub enum StackError {
         /// The line, from 1.
         line: u64,
         /// What is wrong.
-        what: &'static str,
+        what: String,
     },
     /// A device whose commands take no time has nothing to record, and nothing to replay.
     #[error("{device}: its commands take no time; name a profile or a latency, or make a drive of the image")]

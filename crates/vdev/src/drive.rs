@@ -11,7 +11,7 @@ use crate::host_memory::HostMemory;
 use crate::io_slots::{HmbIo, HmbIoCounts};
 use crate::kept::{DriveFlash, Kept, KeptDrive, Life, empty};
 use crate::outstanding::OutstandingCommand;
-use crate::recorder::{ArrivalSink, Recorder};
+use crate::recorder::{EventSink, Recorder};
 use crate::time::NEVER;
 use nvmed_flash::{Command, Profile};
 use nvmed_image::Span;
@@ -237,9 +237,10 @@ impl Controller {
         self.drive.is_some()
     }
 
-    /// Tells `sink` what arrives at the drive from now on, until [`Self::end_recording`], or until the controller ends;
-    /// nothing if there is no drive.
-    pub fn record_arrivals(&self, sink: ArrivalSink) {
+    /// Tells `sink` what arrives at the drive and becomes of its host memory buffer from now on, until
+    /// [`Self::end_recording`], or until the controller ends; nothing if there is no drive. A [`crate::Replay`] of it
+    /// is exact if no command is under way now, and no buffer lent.
+    pub fn record_events(&self, sink: EventSink) {
         if let Some(drive) = &self.drive {
             drive.state.lock().recorder = Some(Box::new(Recorder::new(sink)));
         }
@@ -254,7 +255,7 @@ impl Controller {
         }
     }
 
-    /// Ends [`Self::record_arrivals`]: what is under way has no due time.
+    /// Ends [`Self::record_events`]: what is under way has no due time.
     pub fn end_recording(&self) {
         if let Some(drive) = &self.drive {
             drive.state.lock().recorder = None;

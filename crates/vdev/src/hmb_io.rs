@@ -9,9 +9,11 @@ use crate::controller::Controller;
 use crate::drive::{Drive, DriveState, Slot, Waiting};
 use crate::fault::Verdict;
 use crate::group::Queues;
+use crate::host_memory::Lent;
 use crate::io_command::NSID;
 use crate::io_slots::{HmbIo, Refusal, refusal};
 use crate::outstanding::{OutstandingCommand, Work};
+use crate::recorder::BufferChange;
 use crate::round::FORESEEN_BYTES;
 use crate::time::NEVER;
 use nvmed_dma::View;
@@ -170,9 +172,9 @@ impl Controller {
                     return;
                 }
             }
-            if let Some(lent) = &state.host_memory.lent {
-                state.flash.end_host_memory(now);
-                state.flash.give_host_memory(now, config.share(lent.slots()));
+            if let Some(slots) = state.host_memory.lent.as_ref().map(Lent::slots) {
+                state.end_slots(now, BufferChange::Ended);
+                state.give_slots(now, config.share(slots));
             }
         });
         done.map(HmbIoSlots::dword)

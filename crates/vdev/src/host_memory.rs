@@ -140,6 +140,8 @@ pub(crate) struct HostMemory {
     pub lent: Option<Lent>,
     /// How often it was.
     pub given_up: u64,
+    /// Moves since the model has had its slots.
+    pub moves: u64,
 }
 
 /// A range of a list.

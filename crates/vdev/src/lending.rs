@@ -5,8 +5,9 @@ use crate::controller::Controller;
 use crate::drive::DriveState;
 use crate::host_memory::{Lent, PAGE_BYTES};
 use crate::media::Media;
+use crate::recorder::BufferChange;
 use nvmed_dma::{AddressSpace, View};
-use nvmed_flash::{Move, Moved};
+use nvmed_flash::{HostPages, Move, Moved};
 use nvmed_mutant::Mutant;
 use nvmed_nvme::{ENABLE_HOST_MEMORY, HostMemoryAttributes, Status, SubmissionEntry};
 use zerocopy::IntoBytes;
@@ -20,14 +21,31 @@ impl DriveState {
         }
     }
 
-    #[cold]
-    fn make_all_moves(&mut self, media: &Media) {
-        while let Some(of) = self.flash.next_move() {
-            if !self.make_move(media, &of) {
-                self.flash.move_failed(&of);
-                return self.give_up_host_memory();
+    /// Moves what passes until `time_ns`, at which a command arrives.
+    #[inline]
+    pub(crate) fn make_moves_until(&mut self, media: &Media, time_ns: u64) {
+        if self.host_memory.lent.is_some() {
+            self.flash.reach(time_ns);
+            while self.make_all_moves(media) {
+                self.flash.reach(time_ns);
             }
         }
+    }
+
+    /// Whether there was anything to move.
+    #[cold]
+    fn make_all_moves(&mut self, media: &Media) -> bool {
+        let mut any = false;
+        while let Some(of) = self.flash.next_move() {
+            any = true;
+            self.host_memory.moves += 1;
+            if !self.make_move(media, &of) {
+                self.flash.move_failed(&of);
+                self.give_up_host_memory(BufferChange::MoveFailed(self.host_memory.moves));
+                break;
+            }
+        }
+        any
     }
 
     fn make_move(&mut self, media: &Media, of: &Move) -> bool {
@@ -44,10 +62,29 @@ impl DriveState {
     }
 
     /// The drive uses the buffer no more; the host has it enabled.
-    fn give_up_host_memory(&mut self) {
+    fn give_up_host_memory(&mut self, why: BufferChange) {
         self.host_memory.given_up += 1;
         self.host_memory.lent = None;
-        self.flash.end_host_memory(self.flash.now());
+        self.end_slots(self.flash.now(), why);
+    }
+
+    /// The model has slots, which are empty.
+    pub(crate) fn give_slots(&mut self, now: u64, pages: HostPages) {
+        self.host_memory.moves = 0;
+        self.flash.give_host_memory(now, pages);
+        self.record_change(BufferChange::Lent(pages));
+    }
+
+    /// The model has slots no more.
+    pub(crate) fn end_slots(&mut self, now: u64, why: BufferChange) {
+        self.flash.end_host_memory(now);
+        self.record_change(why);
+    }
+
+    fn record_change(&mut self, change: BufferChange) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.changed(self.flash.now(), change);
+        }
     }
 
     /// The buffer is not the drive's any more, and disabled: nothing of it is touched after this.
@@ -55,7 +92,7 @@ impl DriveState {
         self.close_hmb_io();
         self.host_memory.attributes = None;
         if !Mutant::HmbAfterDisable.is_made() && self.host_memory.lent.take().is_some() {
-            self.flash.end_host_memory(self.flash.now());
+            self.end_slots(self.flash.now(), BufferChange::Ended);
         }
     }
 
@@ -66,7 +103,7 @@ impl DriveState {
         }
         let view = space.view();
         if self.host_memory.lent.as_ref().is_some_and(|lent| !lent.is_mapped(&view)) {
-            self.give_up_host_memory();
+            self.give_up_host_memory(BufferChange::Ended);
         }
         self.check_hmb_io(&view);
     }
@@ -78,6 +115,12 @@ impl DriveState {
 }
 
 impl Controller {
+    /// Slots of a host memory buffer that the drive has at most, by use; `None` of one that wants none.
+    #[must_use]
+    pub fn host_pages_max(&self) -> Option<HostPages> {
+        self.config.host_memory.as_ref().map(|wanted| wanted.share(wanted.pages()))
+    }
+
     /// Sees to the buffer after mappings have gone, or the controller.
     pub(crate) fn settle_host_memory(&self) {
         let Some(drive) = self.drive.as_ref().filter(|_| self.config.host_memory.is_some()) else { return };
@@ -113,7 +156,7 @@ impl Controller {
         self.catch_up_drive(drive, |state, now| {
             state.host_memory.attributes = Some(attributes);
             state.host_memory.lent = Some(lent);
-            state.flash.give_host_memory(now, share);
+            state.give_slots(now, share);
         });
         Ok(0)
     }

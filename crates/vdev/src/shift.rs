@@ -501,8 +501,8 @@ impl DriveState {
     /// A command arrives at the drive, which has room for it.
     #[inline]
     pub(crate) fn arrive(&mut self, media: &Media, time_ns: u64, wanted: Command, slot: Slot) {
+        self.make_moves_until(media, time_ns);
         let ticket = self.flash.arrive(time_ns, &wanted);
-        self.make_moves(media);
         if let Some(recorder) = &mut self.recorder {
             let (queue, mut opcode) = (slot.command.sq_id, slot.command.entry.opcode);
             if queue == 0 {

@@ -33,7 +33,8 @@ Exit status: 0 done; 1 failed; 2 wrong arguments; 3 IMAGE is in use; 4 IMAGE is 
 /// What the page of help of `nvmed device replay` ends with.
 pub const REPLAY: &str = "\
 A device with the option `record=FILE` writes each command that arrives at its drive, and when it is due, as a line of
-CSV. When a command is due follows from the drive and this list alone, on every clock. DEVICE is the drive as it was
+CSV; with `hmb=`, what becomes of its host memory buffer, too. When a command is due follows from the drive and this
+list alone, on every clock. DEVICE is the drive as it was
 when the record began: of a profile, it was empty; of an image that is a drive, take a copy made before (`cp -a` of
 IMAGE and IMAGE.flash), which a replay does not change.
 

@@ -309,6 +309,54 @@ fn what_a_drive_has_recorded_is_due_at_the_same_times_again() {
     scratch.fails(["bench", timeless, "--time", "20ms"], 2, "its commands take no time");
 }
 
+/// With a host memory buffer the record tells of that, too; what tells it wrongly is one line.
+#[test]
+fn what_a_drive_with_a_host_memory_buffer_has_recorded_is_due_at_the_same_times_again() {
+    let scratch = Scratch::new();
+    scratch.file("plain.img", vec![0; 64 << 20]);
+    let hmb = "hmb=1M,hmb_use=read:60+write:40,record=run.csv";
+    let as_it_was = "virtual:plain.img?profile=tlc";
+    for clock in ["threaded", "virtual"] {
+        let device = format!("virtual:plain.img?profile=tlc,{hmb},clock={clock}");
+        let load = ["--pattern", "randrw", "--depth", "8", "--count", "2000", "--seed", "3"];
+        scratch.ok(["bench", &device, "--destroy-data"].into_iter().chain(load));
+        let said = scratch.ok(["device", "replay", as_it_was, "run.csv"]);
+        let is_so = said.starts_with("2 changes of the host memory buffer, 2")
+            && said.ends_with(" commands, each due when it was\n");
+        assert!(is_so, "{said}");
+    }
+    let json = scratch.ok(["device", "replay", as_it_was, "run.csv", "--json"]);
+    assert!(json.contains("\"buffer_changes\":2,"), "{json}");
+    let text = std::fs::read_to_string(scratch.path("run.csv")).unwrap();
+    let first = "time_ns,queue,opcode,fua,lba,blocks,due_ns,urgent,map:0,read:153,write:102,failed_move";
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], first);
+    assert!(lines[1].ends_with(",0,9,,,,,,0,153,102,"), "{}", lines[1]);
+    // A drive that was never lent anything is another one.
+    let without: Vec<&str> = lines.iter().copied().filter(|line| !line.contains(",0,9,,,,,,")).collect();
+    scratch.file("without.csv", without.join("\n"));
+    scratch.fails(["device", "replay", as_it_was, "without.csv"], 1, "without.csv: ");
+    let lent = "5,0,9,,,,,,0,10,0,";
+    for (lines, words) in [
+        (vec!["5,0,9,,,,,,0,154,0,"], "line 2: it lends more slots than the first line says"),
+        (vec![lent, lent], "line 3: it lends a buffer that was lent before"),
+        (vec!["5,0,9,,,,,,,,,"], "line 2: it is about a buffer that was not lent"),
+        (vec![lent, "9,0,9,,,,,,,,,1"], "line 3: the drive does not make that move then"),
+        (vec![lent, "4,0,9,,,,,,,,,"], "line 3: it arrives before the one before it"),
+        (vec!["5,0,9,,,,,,0,1"], "line 2: it is no command and no change of the host memory buffer"),
+        (vec!["1,1,2,0,0,8,9,0"], "line 2: it is no command and no change of the host memory buffer"),
+    ] {
+        scratch.file("wrong.csv", format!("{first}\n{}\n", lines.join("\n")));
+        scratch.fails(["device", "replay", as_it_was, "wrong.csv"], 1, words);
+    }
+    scratch.file("wrong.csv", format!("{}\n", first.replace("read:", "trim:")));
+    scratch.fails(
+        ["device", "replay", as_it_was, "wrong.csv"],
+        1,
+        "line 1: `trim:153` is no use of a host memory buffer",
+    );
+}
+
 /// `record=` names a file that is written: what is there stays, unless it is a record.
 #[test]
 fn a_record_takes_the_place_of_nothing_else() {

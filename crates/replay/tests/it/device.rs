@@ -6,7 +6,9 @@ use nvmed_flash::{FixedProfile, Kind, Profile};
 use nvmed_nvme::Status;
 use nvmed_replay::{Fed, Feed, Outcome, Replay, ReplayError, ReplayOptions, Replayed, Survey};
 use nvmed_trace::{Op, Request};
-use nvmed_vdev::{Arrival, Backing, Clock, Controller, ControllerConfig, FaultPlan, InProcess, Media};
+use nvmed_vdev::{
+    Arrival, Backing, Clock, Controller, ControllerConfig, DriveEvent, FaultPlan, InProcess, Media,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -134,7 +136,8 @@ impl Device {
         let controller = Controller::new(config, media);
         let arrivals = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&arrivals);
-        controller.record_arrivals(Box::new(move |arrival| {
+        controller.record_events(Box::new(move |event| {
+            let arrival = event.and_then(DriveEvent::arrival);
             let Some(Arrival { time_ns, command, due_ns, .. }) = arrival else { return };
             let op = match command.kind {
                 Kind::Read => Op::Read,

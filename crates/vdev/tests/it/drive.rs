@@ -8,7 +8,9 @@ use nvmed_flash::{
 };
 use nvmed_nvme::{Status, SubmissionEntry, register};
 use nvmed_sys::Pages;
-use nvmed_vdev::{Arrival, Backing, Clock, Controller, ControllerConfig, FaultPlan, Media};
+use nvmed_vdev::{
+    Arrival, Backing, Clock, Controller, ControllerConfig, DriveEvent, FaultPlan, Media, Replay, Replayed,
+};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -56,40 +58,30 @@ fn abort(queue: u16, cid: u16) -> SubmissionEntry {
     SubmissionEntry { opcode: 8, cdw10: u32::from(queue) | u32::from(cid) << 16, ..Default::default() }
 }
 
-/// What arrives at a controller's drive from now on.
-pub fn record(controller: &Controller) -> Receiver<Arrival> {
+/// What a controller's drive is told from now on.
+pub fn record(controller: &Controller) -> Receiver<DriveEvent> {
     let (sender, receiver) = channel();
-    controller.record_arrivals(Box::new(move |arrival| {
-        let _ = arrival.map(|arrival| sender.send(*arrival));
+    controller.record_events(Box::new(move |event| {
+        let _ = event.map(|event| sender.send(*event));
     }));
     receiver
 }
 
 /// What has arrived since then.
-pub fn recorded(controller: &Controller, recording: &Receiver<Arrival>) -> Vec<Arrival> {
+pub fn recorded(controller: &Controller, recording: &Receiver<DriveEvent>) -> Vec<Arrival> {
     controller.end_recording();
-    recording.iter().collect()
+    recording.iter().filter_map(|event| event.arrival().copied()).collect()
 }
 
 /// The arrivals again, in a fresh drive: each is due at the time at which it was.
 fn replay(profile: &Profile, arrivals: &[Arrival]) {
-    let mut flash = Flash::new(profile).unwrap();
-    let mut at_ticket = vec![None; profile.commands as usize];
-    let mut due = vec![None; arrivals.len()];
-    let mut advance = |flash: &mut Flash, until, at_ticket: &mut Vec<Option<usize>>| {
-        while let Some(done) = flash.advance(until) {
-            due[at_ticket[done.ticket.0 as usize].take().unwrap()] = Some(done.time);
-        }
-    };
-    for (at, arrival) in arrivals.iter().enumerate() {
-        advance(&mut flash, arrival.time_ns, &mut at_ticket);
-        let ticket = flash.arrive(arrival.time_ns, &arrival.command);
-        at_ticket[ticket.0 as usize] = Some(at);
+    let mut replay = Replay::new(profile, Flash::new(profile).unwrap());
+    for arrival in arrivals {
+        assert!(arrival.due_ns.is_some());
+        replay.tell(&DriveEvent::Arrival(*arrival)).unwrap();
     }
-    advance(&mut flash, u64::MAX - 1, &mut at_ticket);
-    let recorded: Vec<Option<u64>> = arrivals.iter().map(|arrival| arrival.due_ns).collect();
-    assert_eq!(due, recorded);
-    assert!(arrivals.is_sorted_by_key(|arrival| arrival.time_ns), "arrivals are monotonic");
+    let commands = arrivals.len() as u64;
+    assert_eq!(replay.end(), Replayed { commands, ..Replayed::default() });
 }
 
 #[test]

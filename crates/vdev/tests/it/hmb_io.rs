@@ -14,7 +14,7 @@ use nvmed_sys::sync::Mutex;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{CommandId, DeviceAddress};
 use nvmed_vdev::{
-    Arrival, Clock, Controller, ControllerConfig, FaultPlan, FileOptions, Flush, KeptDrive, Media,
+    Arrival, Clock, Controller, ControllerConfig, DriveEvent, FaultPlan, FileOptions, Flush, KeptDrive, Media,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -123,7 +123,9 @@ fn several_slots_are_under_way_at_once() {
 fn recorded(host: &SlotHost) -> Arc<Mutex<Vec<Arrival>>> {
     let arrivals = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&arrivals);
-    host.host.device.controller().record_arrivals(Box::new(move |arrival| told.lock().extend(arrival)));
+    host.host.device.controller().record_events(Box::new(move |event| {
+        told.lock().extend(event.and_then(DriveEvent::arrival));
+    }));
     arrivals
 }
 
@@ -322,8 +324,8 @@ fn a_doorbell_has_its_own_time() {
         (Arc::new(Mutex::new(Vec::<Arrival>::new())), mpsc::channel::<()>());
     let (begun, begins) = mpsc::channel();
     let told = Arc::clone(&arrivals);
-    host.host.device.controller().record_arrivals(Box::new(move |arrival| {
-        told.lock().extend(arrival);
+    host.host.device.controller().record_events(Box::new(move |event| {
+        told.lock().extend(event.and_then(DriveEvent::arrival));
         // The first one holds the thread up. Later, nobody is there any more.
         let _ = begun.send(()).map(|()| released.recv());
     }));

@@ -20,6 +20,7 @@ mod interrupts;
 mod latency;
 mod lender;
 mod media;
+mod recorded_buffer;
 mod resize;
 mod served;
 mod slots;
