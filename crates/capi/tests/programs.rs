@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::process::Command;
 use support::{Bench, Link, root};
 
 /// The examples do what they say, and check it themselves.
@@ -44,6 +45,43 @@ fn what_was_written_survives_exit() {
         bench.run(&program, &[&format!("virtual:{how}.img"), how]);
         let bytes = std::fs::read(&image).unwrap();
         assert!(bytes[5000..].starts_with(left.as_bytes()), "{how}: {:?}", &bytes[5000..5010]);
+    }
+}
+
+/// By the record of the drive: what is urgent by a handle, a flag, a policy or a feature passes others, and what is not
+/// does not.
+#[test]
+fn what_c_calls_urgent_is_urgent_at_the_drive() {
+    let bench = Bench::new();
+    let program = bench.compile(&root().join("crates/capi/tests/c/urgent.c"), Link::Shared);
+    let device = "virtual:?media=dram,size=64M,profile=tlc,record=r.csv";
+    let is_urgent = |starter: &[&str], way: &str| {
+        let program = program.display().to_string();
+        let words = [starter, &[&*program, device, way]].concat();
+        bench.run(words[0].as_ref(), &words[1..]);
+        let record = std::fs::read_to_string(bench.dir.join("r.csv")).unwrap();
+        // Only the program's own write is of 96 blocks.
+        let is_it =
+            |row: &&str| matches!(row.split(',').collect::<Vec<_>>()[..], [_, _, "1", _, _, "96", ..]);
+        let rows: Vec<_> = record.lines().filter(is_it).collect();
+        assert_eq!(rows.len(), 1, "{way}: {record}");
+        rows[0].ends_with(",1")
+    };
+    for way in ["handle", "aio", "file-policy", "file-feature", "file-aio"] {
+        assert!(is_urgent(&[], way), "{way}");
+    }
+    for way in ["plain", "aio-plain", "file-plain", "file-aio-plain"] {
+        assert!(!is_urgent(&[], way), "{way}");
+    }
+    let real_time = ["ionice", "-c", "1"];
+    let has_real_time =
+        Command::new("ionice").args(["-c", "1", "true"]).status().is_ok_and(|it| it.success());
+    if !has_real_time {
+        println!("SKIPPED: the I/O class real-time needs ionice, and CAP_SYS_NICE or CAP_SYS_ADMIN");
+        return;
+    }
+    for way in ["plain", "aio-plain", "file-plain", "file-aio-plain"] {
+        assert!(is_urgent(&real_time, way), "{way}: its threads are of the class real-time");
     }
 }
 
