@@ -21,7 +21,12 @@ impl DeviceSpec {
                 all.extend(profile.map(|name| (name.into(), "the profile of the drive")));
             }
             Self::VfioUser(spec) => all.push(((&spec.socket).into(), "the device")),
-            Self::Vfio(_) | Self::Uring(_) | Self::UringCmd(_) | Self::Nvm(_) => {}
+            Self::Nvm(spec) => {
+                let profile = spec.buffer.iter().map(|buffer| &buffer.profile);
+                let profile = profile.filter(|name| DriveProfile::is_file(name));
+                all.extend(profile.map(|name| (name.into(), "the profile of the medium")));
+            }
+            Self::Vfio(_) | Self::Uring(_) | Self::UringCmd(_) => {}
         }
         all
     }

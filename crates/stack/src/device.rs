@@ -3,6 +3,7 @@
 use crate::drive;
 use crate::driver::DriverKeys;
 use crate::error::StackError;
+use crate::profile::SlowMedium;
 use crate::record;
 use crate::spec::{
     DeviceSpec, FlushTo, Medium, NvmSpec, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec,
@@ -12,7 +13,7 @@ use nvmed_dma::Transport;
 use nvmed_engine::Engine;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_io::{Device, DeviceOptions};
-use nvmed_nvm::{Memory, MemoryOptions, NvmEngine, NvmOptions, Place};
+use nvmed_nvm::{BufferOptions, Memory, MemoryOptions, NvmEngine, Place};
 use nvmed_stamps::Stamps;
 use nvmed_sys::Pages;
 use nvmed_uring::{UringCmdEngine, UringCmdOptions, UringEngine, UringOptions};
@@ -237,11 +238,27 @@ fn memory(spec: &NvmSpec, open: Open) -> Result<Reached, StackError> {
         let lock = !matches!(open, Open::Existing { locked_by_run: true });
         Place::File { path: spec.path.clone().into(), size: made, lock }
     };
-    let options =
-        NvmOptions { memory: MemoryOptions { place, flush: spec.flush }, lba_bytes: spec.lba_bytes };
-    let engine = NvmEngine::open(options).map_err(|error| StackError::Nvm { error })?;
-    let bytes = Some(Arc::clone(engine.memory()));
-    Ok(Reached { engine: Arc::new(engine), bytes })
+    let fail = |error| StackError::Nvm { error };
+    if let Some(bytes) = made {
+        // Before a file is made that no such buffer stands before.
+        buffer(spec, bytes)?.map_or(Ok(()), |options| options.check()).map_err(fail)?;
+    }
+    let mut memory = Memory::open(MemoryOptions { place, flush: spec.flush }).map_err(fail)?;
+    if let Some(options) = buffer(spec, memory.bytes())? {
+        memory = memory.buffered(&options).map_err(fail)?;
+    }
+    let memory = Arc::new(memory);
+    let engine = NvmEngine::over(Arc::clone(&memory), spec.lba_bytes);
+    Ok(Reached { engine: Arc::new(engine), bytes: Some(memory) })
+}
+
+/// The buffer in front of memory of `bytes` bytes, where it has one.
+fn buffer(spec: &NvmSpec, bytes: u64) -> Result<Option<BufferOptions>, StackError> {
+    let Some(said) = &spec.buffer else { return Ok(None) };
+    let profile = SlowMedium::named(&said.profile).and_then(|medium| medium.medium(bytes));
+    let name = || DeviceSpec::Nvm(spec.clone()).to_string();
+    let profile = profile.map_err(|fault| StackError::Profile { device: name(), fault })?;
+    Ok(Some(BufferOptions { profile, bytes: said.bytes, clock: said.clock }))
 }
 
 /// A namespace of the kernel's NVMe driver.

@@ -40,13 +40,13 @@ pub use mount::{Mount, Surroundings, mount, salvage, salvage_watched};
 pub use nvmed_fs::Durability;
 pub use nvmed_stamps::STAMPS_VARIABLE;
 pub use partition::{PartitionOptions, ServedPartition};
-pub use profile::{DriveProfile, Figures, ProfileFault, Work};
+pub use profile::{DriveProfile, Figures, ProfileFault, SlowMedium, Work};
 pub use record::{OtherTime, Replayed, replay};
 pub use run::{LOGS, RUN_MEMORY_VARIABLE, RunMemory, Unfinished};
 pub use serve::ServedDevice;
 pub use spared::Spared;
 pub use spec::{
-    DeviceSpec, FlushTo, Medium, NvmSpec, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec,
-    VirtualSpec,
+    DeviceSpec, FlushTo, Medium, NvmBuffer, NvmSpec, SpecError, UringCmdSpec, UringSpec, VfioSpec,
+    VfioUserSpec, VirtualSpec,
 };
 pub use statistics::{Calls, STATISTICS_VARIABLE};

@@ -8,10 +8,12 @@ mod fault;
 mod figures;
 mod number;
 mod size;
+mod slow_medium;
 mod span;
 
 pub use fault::ProfileFault;
 pub use figures::{Figures, Work};
+pub use slow_medium::SlowMedium;
 
 use design::Design;
 use nvmed_flash::Profile;

@@ -4,7 +4,7 @@ mod error;
 mod nvm;
 
 pub use error::SpecError;
-pub use nvm::NvmSpec;
+pub use nvm::{NvmBuffer, NvmSpec};
 
 use crate::behaviour::Behaviour;
 use crate::driver::DriverKeys;
@@ -415,6 +415,11 @@ impl DeviceSpec {
             spec.behaviour.profile.iter_mut().filter(|name| DriveProfile::is_file(name)).for_each(absolute);
             spec.behaviour.record.iter_mut().for_each(absolute);
         }
+        if let Self::Nvm(NvmSpec { buffer: Some(buffer), .. }) = &mut self
+            && DriveProfile::is_file(&buffer.profile)
+        {
+            absolute(&mut buffer.profile);
+        }
         self.path_mut().into_iter().filter(|path| !path.is_empty()).for_each(absolute);
         self
     }
@@ -560,6 +565,8 @@ mod tests {
             "nvm:disk.img?size=1048576,flush=process,lba=4096",
             "nvm:/mnt/pmem/disk.img?flush=dax",
             "nvm:?size=1048576",
+            "nvm:disk.img?profile=nand,buffer=1048576",
+            "nvm:disk.img?flush=process,profile=my/medium.toml,buffer=4096,clock=waited",
             "virtual:d.img ?",
         ] {
             assert_eq!(DeviceSpec::parse(text).unwrap().to_string(), text);
@@ -581,6 +588,10 @@ mod tests {
             ("nvm:", "as in `nvm:disk.img`"),
             ("nvm:?size=1M,flush=dax", "as in `nvm:disk.img`"),
             ("nvm:d.img?flush=disk", "engine nvm knows: size=1G, flush=host|process|dax"),
+            ("nvm:d.img?profile=nand", "give `profile` and `buffer`, as in profile=nand,buffer=64M"),
+            ("nvm:d.img?buffer=64M,clock=waited", "give `profile` and `buffer`"),
+            ("nvm:d.img?profile=tape,buffer=64M", "no profile is called `tape`; there are dram, pcm, reram"),
+            ("nvm:d.img?profile=nand,buffer=0", "device option `buffer=0`"),
             ("uring-cmd:/dev/ng0n1?lba=512", "engine uring-cmd knows: none"),
             ("d.img?speed=fast", "device option `speed=fast`"),
             ("d.img?size=big", "device option `size=big`"),

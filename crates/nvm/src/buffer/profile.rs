@@ -56,9 +56,11 @@ impl BufferOptions {
         (self.bytes - self.log_bytes()) / self.profile.fill_bytes
     }
 
+    /// Whether there can be such a buffer, before a file is made for it.
+    ///
     /// # Errors
     /// What makes no sense.
-    pub(crate) fn check(&self) -> Result<(), NvmError> {
+    pub fn check(&self) -> Result<(), NvmError> {
         let profile = &self.profile;
         let wrong = |what: &'static str, found: u64| Err(NvmError::MediaProfile { what, found });
         if !profile.program_bytes.is_power_of_two()

@@ -72,6 +72,12 @@ pub enum SpecError {
         /// What there is.
         fault: ProfileFault,
     },
+    /// A buffer needs to be told what is behind it, and its size.
+    #[error(
+        "`profile`, `buffer` and `clock` are of a buffer in front of slow memory: give `profile` and `buffer`, as in \
+             profile=nand,buffer=64M"
+    )]
+    HalfBuffer,
     /// What `vfio` was given is no PCI address.
     #[error("{error}")]
     Address {
