@@ -103,6 +103,9 @@ impl Model {
 
     /// How long the caller has to wait until something more is done; a virtual clock is there at once.
     pub(crate) fn until_next(&mut self) -> Duration {
+        if !self.met.is_empty() {
+            return Duration::ZERO;
+        }
         let due = self.flash.next_due();
         assert!(due != u64::MAX, "somebody waits, and nothing is under way");
         if self.begun.is_none() {

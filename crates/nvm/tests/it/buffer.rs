@@ -80,6 +80,7 @@ fn step(memory: &Memory, plain: &mut [u8], dice: &mut Dice) {
 #[test]
 fn the_bytes_are_those_of_a_medium_without_a_buffer() {
     for (seed, buffer, fill, log, kept) in [
+        (0, 128 << 10, 4096, 30, false),
         (1, 64 << 10, 4096, 75, true),
         (2, 64 << 10, 4096, 0, false),
         (3, 256 << 10, 32_768, 50, false),
@@ -88,7 +89,10 @@ fn the_bytes_are_those_of_a_medium_without_a_buffer() {
     ] {
         let scratch = Scratch::new();
         let memory = Memory::open(file(&scratch.image(), Some(BYTES), FlushTo::Process)).expect("a file");
-        let memory = memory.buffered(&options(buffer, fill, log, kept)).expect("a buffer");
+        let mut options = options(buffer, fill, log, kept);
+        // A medium that does few things at once: what comes ahead is met while somebody waits for room.
+        options.profile.medium.commands = 1 << seed;
+        let memory = memory.buffered(&options).expect("a buffer");
         let (mut plain, mut dice) = (vec![0; BYTES as usize], Dice::of(&[seed]));
         for _ in 0..1500 {
             step(&memory, &mut plain, &mut dice);

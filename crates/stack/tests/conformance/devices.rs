@@ -90,6 +90,8 @@ pub fn all() -> Devices {
         "nvm:?size=64M".to_owned(),
         format!("nvm:{}", image("memory.img", "")),
         format!("nvm:{}", image("process.img", ",flush=process,lba=4096")),
+        format!("nvm:{}", image("flash.img", ",flush=process,profile=cxl-flash,buffer=256K")),
+        "nvm:?size=64M,profile=nand,buffer=1M".to_owned(),
     ];
     Devices { list, _served: served, _scratch: Some(scratch) }
 }
