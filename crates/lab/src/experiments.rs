@@ -5,6 +5,7 @@ mod hmbio;
 mod iiswc15;
 mod mobile;
 mod mongodb;
+mod nvmfs;
 mod policies;
 mod share;
 mod smallfile;
@@ -17,7 +18,7 @@ use crate::experiment::Experiment;
 /// here, and its entry in `data/published.json`.
 #[must_use]
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    static ALL: [&dyn Experiment; 37] = [
+    static ALL: [&dyn Experiment; 41] = [
         &baseline::SEQUENTIAL,
         &baseline::RANDREAD_1T,
         &baseline::RANDWRITE_1T,
@@ -55,6 +56,10 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &hmbio::BackgroundCost,
         &hmbio::ProgramStart,
         &hmbio::RealTime,
+        &nvmfs::READ_QUEUEING,
+        &nvmfs::WRITE_QUEUEING,
+        &nvmfs::Xip,
+        &nvmfs::Cumulative,
     ];
     &ALL
 }

@@ -19,6 +19,7 @@ pub mod experiment;
 mod experiments;
 #[cfg(test)]
 mod fake_experiment;
+mod guest;
 pub mod histogram;
 pub mod job;
 pub mod load;

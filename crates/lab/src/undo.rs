@@ -33,6 +33,8 @@ pub enum HostResource {
     Loop(PathBuf),
     /// This file.
     File(PathBuf),
+    /// This directory, with all that is in it.
+    Directory(PathBuf),
     /// The control group with this directory.
     Group(PathBuf),
 }
@@ -45,6 +47,7 @@ impl HostResource {
             Self::Zram(number) => format!("zram {number}"),
             Self::Loop(device) => format!("loop {}", device.display()),
             Self::File(path) => format!("file {}", path.display()),
+            Self::Directory(dir) => format!("directory {}", dir.display()),
             Self::Group(dir) => format!("group {}", dir.display()),
         }
     }
@@ -55,6 +58,7 @@ impl HostResource {
             ("zram", number) => number.parse().ok().map(Self::Zram),
             ("loop", device) => Some(Self::Loop(device.into())),
             ("file", path) => Some(Self::File(path.into())),
+            ("directory", dir) => Some(Self::Directory(dir.into())),
             ("group", dir) => Some(Self::Group(dir.into())),
             _ => None,
         }
@@ -73,6 +77,9 @@ impl HostResource {
             Self::Loop(device) => run(Command::new("losetup").arg("-d").arg(device)).map(|_| ()),
             Self::File(path) => {
                 std::fs::remove_file(path).map_err(|error| LabError::program(path.display(), &error))
+            }
+            Self::Directory(dir) => {
+                std::fs::remove_dir_all(dir).map_err(|error| LabError::program(dir.display(), &error))
             }
             Self::Group(dir) => {
                 std::fs::remove_dir(dir).map_err(|error| LabError::program(dir.display(), &error))

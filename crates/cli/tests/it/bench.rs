@@ -1,7 +1,7 @@
 //! `nvmed bench` measures, protects what a device holds, and notices data that is not what was written;
 //! `nvmed lab` judges results.
 
-use crate::scratch::Scratch;
+use crate::scratch::{Ran, Scratch};
 
 /// A number of a JSON line.
 fn number(line: &str, name: &str) -> f64 {
@@ -217,4 +217,26 @@ fn the_lab_counts_what_recorders_write() {
     }
     // The supervisor names what the measuring process has left to it.
     assert!(!ran.err.contains("undoing") && !ran.err.contains("left behind"), "{}", ran.err);
+}
+
+/// An experiment in a guest says what to install where there is no QEMU, and where one takes no plugins.
+#[test]
+fn the_lab_says_what_a_guest_lacks() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new();
+    let old = scratch.file("old/qemu-system-x86_64", "#!/bin/sh\necho '-machine one'\n");
+    std::fs::set_permissions(&old, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let all = std::env::var("PATH").unwrap();
+    let before = format!("{}:{all}", scratch.path("old").display());
+    for (path, reasons) in [
+        ("/nowhere", &["a guest needs qemu-system-x86_64, which is not there: apt-get install"][..]),
+        // A machine that lacks other programs, too, says that first.
+        (&before, &["this QEMU takes no plugins", "a guest needs "]),
+    ] {
+        let run = ["lab", "run", "nvmfs.fig6_7.xip", "--quick", "--out", "results"];
+        let ran = Ran::from(scratch.nvmed(run).env("PATH", path).output().unwrap());
+        let told = reasons.iter().any(|reason| ran.err.contains(&format!("SKIPPED: {reason}")));
+        assert!(ran.status == 0 && told && ran.err.contains("qemu-system-x86"), "{}{}", ran.out, ran.err);
+        assert_eq!(scratch.run(["lab", "check", "results"]).status, 1, "skipped is a miss");
+    }
 }
