@@ -72,6 +72,15 @@ pub(crate) trait Placement: Sized {
     /// Makes a file end at `end`, where it ends or behind.
     fn grown(&self, inode: &Arc<Inode>, end: ByteOffset);
 
+    /// As [`Placement::grown`], where nobody has written what lies between: it is zeroes.
+    ///
+    /// # Errors
+    /// The store's.
+    fn lengthened(&self, _grow: &Growing<'_>, inode: &Arc<Inode>, end: ByteOffset) -> Result<(), FsError> {
+        self.grown(inode, end);
+        Ok(())
+    }
+
     /// Makes a file end at `end`, where it ends or before, and takes away what lies behind it.
     ///
     /// # Errors
@@ -274,8 +283,7 @@ pub(crate) trait Bytes: Placement {
     ) -> Result<(), FsError> {
         self.clean_tail(grow, inode, zeroes.start)?;
         inode.data.resize_mapped(zeroes.end)?;
-        self.grown(inode, zeroes.end);
-        Ok(())
+        self.lengthened(grow, inode, zeroes.end)
     }
 
     /// Sets the size of a file, which the caller may write.

@@ -1,7 +1,7 @@
-//! What calls make of byte ranges, over each placement: pages of the cache, and plain memory, of which the bytes that
-//! are at hand come in stretches that no page begins or ends with.
+//! What calls make of byte ranges, over each placement: pages of the cache, the medium itself, and plain memory, of
+//! which the bytes that are at hand come in stretches that no page begins or ends with.
 
-use crate::broken_tests::support::Disk;
+use crate::broken_tests::support::{Disk, Ground};
 use crate::bytes::{Bytes, Data, Placement, Short};
 use crate::error::FsError;
 use crate::filedata::{Growing, Stream};
@@ -144,6 +144,15 @@ struct On<'a, P> {
     forget: &'a dyn Fn(),
 }
 
+fn over_the_medium(test: fn(&On<'_, crate::in_place::InPlace>)) {
+    let files = Ground::medium(ROOM_BYTES as u64).mount(1 << 20);
+    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+    let file = files.open(&files.root(), b"file", flags, 0o644, &Credentials::ROOT).unwrap();
+    let (placement, inode) = (files.core.placed.in_place(), &file.inode);
+    let forget = || files.core.meta.forget_extents(inode);
+    test(&On { placement, inode, forget: &forget });
+}
+
 impl<P: Placement> On<'_, P> {
     fn write(&self, from: &[u8], at: u64) -> usize {
         self.placement.write_at(self.inode, from, ByteOffset(at)).unwrap()
@@ -190,12 +199,19 @@ fn over_plain_memory(test: fn(&On<'_, Plain>)) {
     test(&On { placement: &plain, inode: &inode, forget: &forget });
 }
 
-macro_rules! on_both {
+macro_rules! on_all {
     ($($test:ident,)*) => {
         mod over_pages {
             $(#[test]
             fn $test() {
                 super::over_pages(super::$test);
+            })*
+        }
+
+        mod over_the_medium {
+            $(#[test]
+            fn $test() {
+                super::over_the_medium(super::$test);
             })*
         }
 
@@ -208,7 +224,7 @@ macro_rules! on_both {
     };
 }
 
-on_both! {
+on_all! {
     holes_and_what_was_cut_off_read_as_zeroes,
     writes_across_ranges_are_what_a_vector_holds,
     the_caller_is_told_where_a_copy_ends,

@@ -4,6 +4,7 @@ use crate::account::Accounts;
 use crate::end::Ends;
 use crate::error::FsError;
 use crate::health::Trouble;
+use crate::in_place::InPlace;
 use crate::inode::{Inode, State};
 use crate::memory::Memory;
 use crate::metadata::Metadata;
@@ -96,7 +97,10 @@ impl Core {
         let opened = Metadata::open((device, bytes.clone(), handle), (memory, dead), options)?;
         let meta = Arc::new(opened.metadata);
         let core = Arc::new(Self {
-            placed: Placed::Pages(Pages::new(&meta, device, memory, options)?),
+            placed: match bytes {
+                Some(medium) => Placed::InPlace(InPlace::new(&meta, (device, medium), memory, options)),
+                None => Placed::Pages(Pages::new(&meta, device, memory, options)?),
+            },
             meta,
             namespace: RwLock::new(()),
             root: OnceLock::new(),
@@ -118,7 +122,10 @@ impl Core {
         core.meta.look_at_tree();
         if !core.options.read_only {
             core.meta.mend(opened.copies_agree)?;
-            core.reap_orphans()?;
+            if dead.is_none() {
+                // Else when what a dead process had is in nobody else's hands.
+                core.reap_orphans()?;
+            }
         }
         Ok(core)
     }

@@ -29,6 +29,47 @@ pub(crate) enum BlockMapping {
     },
 }
 
+/// Where the bytes of a file lie, as far as it is known. Whoever copies from or to a block without a command holds the
+/// lock on this to read, and whoever takes blocks away or gives them holds it to write: so nobody copies what is
+/// somebody else's by then.
+#[derive(Debug, Default)]
+pub(crate) struct Whereabouts {
+    /// What the records say; loaded at the first use.
+    pub(crate) recorded: Option<Extents>,
+    /// Blocks with data of the file that no record tells of yet, behind all that have one.
+    pub(crate) fresh: Option<Extent>,
+}
+
+impl Whereabouts {
+    /// What a page lies on; none while the records were not asked.
+    #[inline]
+    pub(crate) fn mapping(&self, page: Page) -> Option<BlockMapping> {
+        match self.fresh {
+            None => Some(self.recorded.as_ref()?.mapping(page)),
+            Some(fresh) => self.mapping_with(&fresh, page),
+        }
+    }
+
+    fn mapping_with(&self, fresh: &Extent, page: Page) -> Option<BlockMapping> {
+        if fresh.pages().contains(&page) {
+            let block = fresh.physical + (page - fresh.logical);
+            return Some(BlockMapping::Block { block, end: fresh.logical_end(), unwritten: false });
+        }
+        Some(match self.recorded.as_ref()?.mapping(page) {
+            BlockMapping::Hole { end } if page < fresh.logical => {
+                BlockMapping::Hole { end: end.min(fresh.logical) }
+            }
+            mapping => mapping,
+        })
+    }
+
+    /// As [`Extents::goal`].
+    pub(crate) fn goal(&self, page: Page) -> Option<Block> {
+        let fresh = self.fresh.filter(|fresh| fresh.logical < page).map(|fresh| fresh.physical_end());
+        fresh.or_else(|| self.recorded.as_ref()?.goal(page))
+    }
+}
+
 /// The extents of one file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {

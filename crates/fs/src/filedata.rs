@@ -1,13 +1,13 @@
 //! The data path's part of an inode: its pages, extents and promises, and the two locks that order who changes them.
 
 use crate::blocks::reservation::{Ahead, Purse};
-use crate::extent::Extents;
+use crate::extent::Whereabouts;
 use crate::flight::Flights;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::{Object, Readahead};
 use nvmed_io::{Handle, caller};
 use nvmed_sys::QuietFd;
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, RwLock};
 use nvmed_units::Ino;
 
 /// A file's setting that leaves it to the mount.
@@ -150,8 +150,7 @@ pub(crate) struct FileData {
     grow: Mutex<()>,
     /// What [`Io`] and [`Quiet`] hold.
     io: Mutex<()>,
-    /// Loaded at the first use.
-    pub(crate) extents: Mutex<Option<Extents>>,
+    pub(crate) extents: RwLock<Whereabouts>,
     /// A promise for each dirty page without a block.
     pub(crate) purse: Purse,
     /// Promises for pages that will become dirty: [`crate::File::promise_ahead`].
@@ -173,6 +172,8 @@ pub(crate) struct FileData {
     pub(crate) errors: AtomicU32,
     /// The ticket of its last data write that no batch has a flush for.
     pub(crate) ticket: AtomicU64,
+    /// Whether bytes of it were stored over that no ticket was drawn for ([`crate::in_place`]).
+    pub(crate) stored: AtomicBool,
     /// Whether programs have the file mapped: a write is no mere copy then.
     pub(crate) mapped: AtomicBool,
     /// Whether they may store into it: reads come from the mapping then.
@@ -196,7 +197,7 @@ impl FileData {
             object: Object::new(ino.0),
             grow: Mutex::new(()),
             io: Mutex::new(()),
-            extents: Mutex::new(None),
+            extents: RwLock::new(Whereabouts::default()),
             purse: Purse::default(),
             advance: Purse::default(),
             ahead: Mutex::default(),
@@ -208,6 +209,7 @@ impl FileData {
             listed: AtomicBool::new(false),
             errors: AtomicU32::new(0),
             ticket: AtomicU64::new(0),
+            stored: AtomicBool::new(false),
             mapped: AtomicBool::new(false),
             map_written: AtomicBool::new(false),
             map: Mutex::new(None),

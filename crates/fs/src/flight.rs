@@ -12,6 +12,9 @@ use nvmed_io::{Flight, Handle, Operation, Segment};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::{ByteOffset, Page};
 
+/// Least alignment of offset, length and buffer under `O_DIRECT`, the smallest LBA format.
+pub(crate) const DIRECT_ALIGN_MIN: u32 = 512;
+
 /// The direct transfers of an inode that are under way.
 #[derive(Default)]
 pub(crate) struct Flights {

@@ -36,6 +36,7 @@ mod format;
 mod glob;
 mod hash;
 mod health;
+mod in_place;
 mod inode;
 mod journal;
 mod listing;

@@ -88,7 +88,10 @@ impl Memory {
             let ino = self.mapping.u64(at).load(Ordering::Acquire);
             let size = self.mapping.u64(at + 8).load(Ordering::Relaxed);
             let mtime_ns = self.mapping.u64(at + 16).load(Ordering::Relaxed).cast_signed();
-            (ino != 0).then_some(SizeLeft { ino: Ino(ino), size, mtime_ns })
+            let word = self.mapping.u64(at + 24).load(Ordering::Relaxed);
+            // The upper bit went when it was noted; it is that of a sign.
+            let shift = (word & 1 == 1).then_some((word.cast_signed() >> 1).cast_unsigned());
+            (ino != 0).then_some(SizeLeft { ino: Ino(ino), size, mtime_ns, shift })
         })
     }
 }
@@ -99,6 +102,9 @@ pub(crate) struct SizeLeft {
     pub(crate) ino: Ino,
     pub(crate) size: u64,
     pub(crate) mtime_ns: i64,
+    /// How far the numbers of its blocks are ahead of those of its pages, from the recorded size on; none where its
+    /// bytes are elsewhere.
+    pub(crate) shift: Option<u64>,
 }
 
 /// The slots of the mount's own memory.
@@ -123,7 +129,7 @@ impl Slots {
     }
 
     /// A slot that says that `ino` has `size` bytes; none when all are taken.
-    pub(crate) fn take(&self, ino: Ino, size: u64, mtime_ns: i64) -> Option<u32> {
+    pub(crate) fn take(&self, ino: Ino, size: u64, mtime_ns: i64, shift: Option<u64>) -> Option<u32> {
         let mut free = self.free.lock();
         let slot = match free.returned.pop() {
             Some(slot) => slot,
@@ -135,14 +141,17 @@ impl Slots {
             None => return None,
         };
         drop(free);
-        self.set(slot, size, mtime_ns);
+        self.set(slot, size, mtime_ns, shift);
         // Barrier S1, pairs with S2 in `Memory::sizes_left`: who sees the inode sees its size.
         self.memory.u64(self.at(slot)).store(ino.0, Ordering::Release);
         Some(slot)
     }
 
     /// Changes what a slot says.
-    pub(crate) fn set(&self, slot: u32, size: u64, mtime_ns: i64) {
+    pub(crate) fn set(&self, slot: u32, size: u64, mtime_ns: i64, shift: Option<u64>) {
+        // Before the size, which says that there are blocks where this leads.
+        let word = shift.map_or(0, |shift| shift << 1 | 1);
+        self.memory.u64(self.at(slot) + 24).store(word, Ordering::Relaxed);
         self.memory.u64(self.at(slot) + 16).store(mtime_ns.cast_unsigned(), Ordering::Relaxed);
         self.memory.u64(self.at(slot) + 8).store(size, Ordering::Release);
     }
@@ -184,15 +193,16 @@ mod tests {
     fn sizes_outlive_the_slots_until_they_are_put_back() {
         let memory = memory();
         let slots = Slots::new(&memory);
-        let one = slots.take(Ino(7), 100, -1).unwrap();
-        let two = slots.take(Ino(8), 200, 5).unwrap();
-        slots.set(one, 300, 6);
+        let one = slots.take(Ino(7), 100, -1, None).unwrap();
+        let two = slots.take(Ino(8), 200, 5, Some(u64::MAX - 6)).unwrap();
+        slots.set(one, 300, 6, Some(9));
         drop(slots);
-        let left: Vec<_> = memory.sizes_left().map(|left| (left.ino.0, left.size, left.mtime_ns)).collect();
-        assert_eq!(left, [(7, 300, 6), (8, 200, 5)]);
+        let left: Vec<_> =
+            memory.sizes_left().map(|left| (left.ino.0, left.size, left.mtime_ns, left.shift)).collect();
+        assert_eq!(left, [(7, 300, 6, Some(9)), (8, 200, 5, Some(u64::MAX - 6))]);
         let slots = Slots::new(&memory);
         assert_eq!(memory.sizes_left().count(), 0, "a new life begins empty");
-        let again = slots.take(Ino(9), 1, 1).unwrap();
+        let again = slots.take(Ino(9), 1, 1, None).unwrap();
         slots.put_back(again);
         assert_eq!(memory.sizes_left().count(), 0);
         assert_eq!((again, two), (0, 1));
@@ -202,7 +212,7 @@ mod tests {
     #[should_panic(expected = "slot 0 is put back and was not taken")]
     fn a_slot_is_put_back_once() {
         let slots = Slots::new(&memory());
-        let slot = slots.take(Ino(7), 100, -1).unwrap();
+        let slot = slots.take(Ino(7), 100, -1, None).unwrap();
         slots.put_back(slot);
         slots.put_back(slot);
     }
@@ -210,13 +220,16 @@ mod tests {
     #[test]
     #[should_panic(expected = "slot 16384 of 16384")]
     fn a_slot_lies_in_the_memory() {
-        Slots::new(&memory()).set(SLOTS as u32, 0, 0);
+        Slots::new(&memory()).set(SLOTS as u32, 0, 0, None);
     }
 
     #[test]
     fn there_is_an_end_of_slots() {
         let memory = memory();
         let slots = Slots::new(&memory);
-        assert_eq!((0..SLOTS + 5).filter_map(|ino| slots.take(Ino(ino as u64 + 1), 0, 0)).count(), SLOTS);
+        assert_eq!(
+            (0..SLOTS + 5).filter_map(|ino| slots.take(Ino(ino as u64 + 1), 0, 0, None)).count(),
+            SLOTS
+        );
     }
 }

@@ -8,6 +8,9 @@ use nvmed_sys::host_clock;
 /// crates/fs/examples/small_cost.rs.
 const INLINE_BYTES: u32 = 512;
 
+/// Largest inline file: with it, a record still lies in its directory entry.
+pub(crate) const INLINE_BYTES_MAX: u32 = 800;
+
 /// What a SIGKILL of the program costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {

@@ -7,8 +7,10 @@ use crate::bytes::{Bytes, Data, Placement};
 use crate::error::FsError;
 use crate::filedata::Stream;
 use crate::flight::{DirectIo, Wish};
+use crate::in_place::InPlace;
 use crate::inode::{Inode, InodeTable};
 use crate::map::Mappings;
+use crate::memory::SizeLeft;
 use crate::pages::Pages;
 use crate::status::Allocate;
 use core::any::Any;
@@ -23,6 +25,8 @@ use std::thread::Thread;
 pub(crate) enum Placed {
     /// In pages of the cache, over blocks of the device.
     Pages(Pages),
+    /// Where they stay, in memory that keeps its bytes.
+    InPlace(InPlace),
 }
 
 /// Asks the placement that there is.
@@ -30,6 +34,7 @@ macro_rules! ask {
     ($placed:expr, $placement:ident => $call:expr) => {
         match $placed {
             Placed::Pages($placement) => $call,
+            Placed::InPlace($placement) => $call,
         }
     };
 }
@@ -172,6 +177,8 @@ impl Placed {
     pub(crate) fn window_pages(&self) -> (u64, u64) {
         match self {
             Self::Pages(pages) => pages.window_pages(),
+            // Nothing is read ahead: everything is at hand.
+            Self::InPlace(_) => (0, 0),
         }
     }
 
@@ -182,6 +189,7 @@ impl Placed {
     pub(crate) fn fill_range(&self, inode: &Arc<Inode>, range: Range<Page>) -> Result<(), FsError> {
         match self {
             Self::Pages(pages) => pages.fill_range(inode, range),
+            Self::InPlace(_) => Ok(()),
         }
     }
 
@@ -189,6 +197,7 @@ impl Placed {
     pub(crate) fn forget_range(&self, inode: &Arc<Inode>, range: Range<Page>) {
         match self {
             Self::Pages(pages) => pages.forget_range(inode, range),
+            Self::InPlace(_) => {}
         }
     }
 
@@ -196,6 +205,7 @@ impl Placed {
     pub(crate) fn direct_align(&self) -> u32 {
         match self {
             Self::Pages(pages) => pages.direct_align(),
+            Self::InPlace(place) => place.direct_align(),
         }
     }
 
@@ -203,6 +213,7 @@ impl Placed {
     pub(crate) fn cache_stats(&self) -> nvmed_cache::Stats {
         match self {
             Self::Pages(pages) => pages.cache().stats(),
+            Self::InPlace(_) => nvmed_cache::Stats::default(),
         }
     }
 
@@ -210,6 +221,7 @@ impl Placed {
     pub(crate) fn made_present_by(&self, thread: Thread) {
         match self {
             Self::Pages(pages) => pages.cache().made_present_by(thread),
+            Self::InPlace(_) => {}
         }
     }
 
@@ -217,6 +229,7 @@ impl Placed {
     pub(crate) fn make_present(&self) {
         match self {
             Self::Pages(pages) => _ = pages.cache().make_present(),
+            Self::InPlace(_) => {}
         }
     }
 
@@ -224,6 +237,7 @@ impl Placed {
     pub(crate) fn relieved_by(&self, thread: Thread) {
         match self {
             Self::Pages(pages) => pages.relieved_by(thread),
+            Self::InPlace(_) => {}
         }
     }
 
@@ -231,6 +245,7 @@ impl Placed {
     pub(crate) fn relieve_ahead(&self) -> bool {
         match self {
             Self::Pages(pages) => pages.relieve_ahead(),
+            Self::InPlace(_) => false,
         }
     }
 
@@ -239,6 +254,44 @@ impl Placed {
     pub(crate) fn pages(&self) -> &Pages {
         match self {
             Self::Pages(pages) => pages,
+            Self::InPlace(_) => panic!("the bytes of files are in place"),
+        }
+    }
+
+    /// The medium, where a test knows that files are there.
+    #[cfg(test)]
+    pub(crate) fn in_place(&self) -> &InPlace {
+        match self {
+            Self::Pages(_) => panic!("the bytes of files are in pages"),
+            Self::InPlace(place) => place,
+        }
+    }
+}
+
+/// What a dead process left.
+impl Placed {
+    /// Whether files are where they stay, so that what no record tells of lies in free blocks.
+    pub(crate) fn is_in_place(&self) -> bool {
+        matches!(self, Self::InPlace(_))
+    }
+
+    /// Makes files as long as a dead process had made them. Nobody has allocated a block yet.
+    ///
+    /// # Errors
+    /// The first that occurred; the others were tried.
+    pub(crate) fn restore_sizes<'a>(
+        &self,
+        left: impl Iterator<Item = (&'a Arc<Inode>, &'a SizeLeft)>,
+    ) -> Result<(), FsError> {
+        match self {
+            Self::Pages(pages) => {
+                left.fold(Ok(()), |done, (inode, left)| done.and(pages.truncate(inode, left.size)))
+            }
+            Self::InPlace(place) => {
+                // All of them before the first batch, which may need blocks for itself.
+                let found: Result<Vec<_>, _> = left.map(|(inode, left)| place.find(inode, left)).collect();
+                found?.iter().fold(Ok(()), |done, found| done.and(place.restore(found)))
+            }
         }
     }
 }

@@ -45,12 +45,16 @@ pub fn salvage(parts: MountParts, dead: &Memory, posted: &[Left]) -> Result<File
     let numbers = left.iter().map(|size| size.ino).chain(pages.iter().map(|page| Ino(page.owner)));
     let numbers = numbers.chain(posted.iter().map(|left| left.ino));
     let found = core.salvageable(numbers.collect())?;
+    let sizes = left.iter().filter_map(|left| found.get(&left.ino).map(|inode| (inode, left)));
     // A file that the device does not take keeps no other from being saved.
-    let mut result = Ok(());
-    for size in &left {
-        if let Some(inode) = found.get(&size.ino) {
-            result = result.and(core.placed.truncate(inode, size.size));
-        }
+    let mut result = core.placed.restore_sizes(sizes);
+    if core.placed.is_in_place() {
+        // What no record tells of lies in blocks that others would be given next, and another attempt needs them.
+        result?;
+        result = core.meta.commit_all();
+    }
+    if !core.options.read_only {
+        core.reap_orphans()?;
     }
     pages.sort_unstable_by_key(|page| (page.owner, page.page));
     for group in pages.chunk_by(|one, next| one.owner == next.owner) {

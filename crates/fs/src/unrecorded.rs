@@ -7,6 +7,7 @@ use crate::inode::Inode;
 use crate::memory::{Memory, Slots};
 use crate::metadata::Metadata;
 use core::sync::atomic::Ordering;
+use nvmed_layout::record::Extent;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::ByteOffset;
 use std::collections::VecDeque;
@@ -61,15 +62,16 @@ impl Unrecorded {
 
 /// Sizes.
 impl Unrecorded {
-    /// Makes a file end at `end`, in the memory that outlives the process too.
+    /// Makes a file end at `end`, in the memory that outlives the process too, with where its `fresh` blocks are.
     #[inline]
-    pub(crate) fn set_size(&self, inode: &Arc<Inode>, end: ByteOffset) {
+    pub(crate) fn set_size(&self, inode: &Arc<Inode>, end: ByteOffset, fresh: Option<&Extent>) {
         let (data, size) = (&inode.data, end.0);
         let mtime = inode.times_ns()[1];
+        let shift = fresh.map(|fresh| fresh.physical.0.wrapping_sub(fresh.logical.0));
         let mut slot = data.slot.lock();
         match *slot {
-            Some(slot) => self.slots.set(slot, size, mtime),
-            None => *slot = self.slots.take(inode.ino, size, mtime),
+            Some(slot) => self.slots.set(slot, size, mtime, shift),
+            None => *slot = self.slots.take(inode.ino, size, mtime, shift),
         }
         inode.counted(|| inode.size.store(size, Ordering::Release));
         if slot.is_none() {
@@ -77,6 +79,14 @@ impl Unrecorded {
         }
         drop(slot);
         self.list(inode);
+    }
+
+    /// Makes a file end at `end`, as its record says already.
+    pub(crate) fn set_recorded_size(&self, inode: &Inode, end: ByteOffset) {
+        let mut slot = inode.data.slot.lock();
+        inode.counted(|| inode.size.store(end.0, Ordering::Release));
+        self.put_back(&mut slot);
+        inode.data.exposed.store(false, Ordering::SeqCst);
     }
 
     /// The record has the size `recorded`: if that is the size, the memory need not keep it.

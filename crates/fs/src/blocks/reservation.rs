@@ -101,6 +101,11 @@ impl Reservation<'_> {
         Self { ledger: self.ledger, blocks: core::mem::take(&mut self.blocks) }
     }
 
+    /// Has the promises of another one, too.
+    pub(crate) fn join(&mut self, mut other: Self) {
+        self.blocks += core::mem::take(&mut other.blocks);
+    }
+
     /// A change has recorded `blocks` of them as used.
     pub(crate) fn redeemed(&mut self, blocks: u64) {
         if blocks > self.blocks {

@@ -126,7 +126,7 @@ impl Journal {
         // Read before the tickets: data of a batch up to here drew its ticket before the batch was applied.
         let last = self.last.load();
         let written = self.order.written();
-        let data_open = self.order.is_open(ticket);
+        let data_open = self.order.is_open(ticket.max(self.order.forgotten()));
         if self.store.durable() >= last {
             if data_open {
                 self.flush_data()?;

@@ -12,6 +12,8 @@ pub(crate) struct Order {
     written: AtomicU64,
     /// The highest ticket covered by a flush.
     flushed: AtomicU64,
+    /// The highest ticket of a file that has left memory.
+    forgotten: AtomicU64,
 }
 
 impl Order {
@@ -30,6 +32,16 @@ impl Order {
         let drawn = self.written();
         assert!(written <= drawn, "a flush covers ticket {written} of {drawn}");
         self.flushed.fetch_max(written, Ordering::SeqCst);
+    }
+
+    /// The file with this ticket leaves memory: who has it loaded again does not know the ticket.
+    pub(crate) fn forget(&self, ticket: u64) {
+        self.forgotten.fetch_max(ticket, Ordering::SeqCst);
+    }
+
+    /// The highest ticket of the files that have left memory.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::SeqCst)
     }
 
     /// Whether the device may still lose the write with this ticket.

@@ -26,8 +26,8 @@ impl Metadata {
         state: &mut State,
         use_them: impl FnOnce(&mut State, &mut Extents) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
-        let mut held = inode.data.extents.lock();
-        let extents = match &mut *held {
+        let mut held = inode.data.extents.write();
+        let extents = match &mut held.recorded {
             Some(extents) => extents,
             none => none.insert(self.load_extents(inode.ino, state.record())?),
         };
@@ -36,7 +36,7 @@ impl Metadata {
 
     /// What is known of an inode's extents may be wrong: they are loaded again.
     pub(crate) fn forget_extents(&self, inode: &Inode) {
-        *inode.data.extents.lock() = None;
+        inode.data.extents.write().recorded = None;
     }
 
     /// What a page lies on.
@@ -70,11 +70,16 @@ impl Metadata {
     }
 
     /// Records that a file has at least `size` bytes. Within a block that it had before, that shows what the device has
-    /// there: what was cut off earlier, until what was written over it is durable.
+    /// there: what was cut off earlier, until what was written over it is durable, which `is_open` says it is not.
     ///
     /// # Errors
     /// The store's.
-    pub(crate) fn record_size(&self, inode: &Arc<Inode>, size: u64) -> Result<(), FsError> {
+    pub(crate) fn record_size(
+        &self,
+        inode: &Arc<Inode>,
+        size: u64,
+        is_open: impl FnOnce() -> bool,
+    ) -> Result<(), FsError> {
         let mut state = inode.lock();
         if size <= state.record().size {
             return Ok(());
@@ -84,7 +89,7 @@ impl Metadata {
         let mut change = self.change();
         // What was written had a promise, of room for its records too.
         change.use_headroom();
-        if self.growth_is_open(inode) {
+        if is_open() {
             change.require_flush();
         }
         change.put_inode(inode, &record);
@@ -194,6 +199,21 @@ fn cut_inline(record: &mut Record, end: ByteOffset) {
     } else if end.0 < data.len() as u64 {
         record.tail = Tail::Data(data[..end.0 as usize].into());
     }
+}
+
+/// The parts of a range inside a file that do not fill a page, of which any may be empty.
+pub(crate) fn edges(
+    range: &Range<ByteOffset>,
+    file_end: ByteOffset,
+) -> impl Iterator<Item = (ByteOffset, ByteOffset)> {
+    let (start, range_end, end) = (range.start, range.end, range.end.min(file_end));
+    let first_end = start.page_end().start().min(end);
+    let last_start = end.page().start().max(first_end);
+    [(start, first_end), (last_start, end)].into_iter().filter(move |(from, to)| {
+        // A last page that the range covers to its end is no edge.
+        let whole = from.within() == 0 && range_end >= (from.page() + 1).start();
+        from < to && !whole
+    })
 }
 
 /// Where a step of freeing begins, so that it frees a bounded number of extents at the end of a range.

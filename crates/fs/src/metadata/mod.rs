@@ -8,7 +8,7 @@ pub(crate) mod change;
 mod entries;
 mod extents;
 pub(crate) mod growth;
-mod holdings;
+pub(crate) mod holdings;
 pub(crate) mod promises;
 pub(crate) mod times;
 pub(crate) mod zone;

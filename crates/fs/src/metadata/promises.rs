@@ -28,6 +28,38 @@ impl<'a> PagePromise<'a> {
         Some(Self { inode, blocks })
     }
 
+    /// For pages that get their blocks at once: of what was made ahead as much as there is, and the rest now.
+    ///
+    /// # Errors
+    /// As [`PagePromise::make`].
+    pub(crate) fn made_ahead_or_now(of: &'a Metadata, inode: &'a Inode, pages: u64) -> Result<Self, FsError> {
+        let ahead = inode.data.advance.blocks().min(pages);
+        let Some(mut blocks) = inode.data.advance.try_take(&of.blocks.ledger, ahead) else {
+            return Self::make(of, inode, pages);
+        };
+        if ahead < pages {
+            match Self::make(of, inode, pages - ahead) {
+                Ok(mut more) => blocks.join(more.blocks.take()),
+                Err(error) => {
+                    inode.data.advance.keep(blocks);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Self { inode, blocks })
+    }
+
+    /// Gives back what is beyond `pages`.
+    pub(crate) fn shrink_to(&mut self, pages: u64) {
+        self.inode.discharge(self.blocks.blocks().saturating_sub(pages));
+        self.blocks.shrink_to(pages);
+    }
+
+    /// A change has recorded `pages` of them as used; the record is charged for them.
+    pub(crate) fn redeemed(&mut self, pages: u64) {
+        self.blocks.redeemed(pages);
+    }
+
     /// Those that were made ahead and not used.
     fn all_made_ahead(of: &'a Metadata, inode: &'a Inode) -> Self {
         Self { inode, blocks: inode.data.advance.take_all(&of.blocks.ledger) }

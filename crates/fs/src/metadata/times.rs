@@ -6,6 +6,7 @@ use crate::metadata::Metadata;
 use crate::status::{MODE_GROUP_EXECUTE, MODE_SETGID, MODE_SETUID};
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_layout::FileType;
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex};
 
 /// Inodes whose times wait to be written. Each holds its inode in memory, so the list is bounded.
@@ -76,6 +77,17 @@ impl Metadata {
             }
         }
         result
+    }
+
+    /// Before a sync of an inode that asks for its `times`: writes those that wait.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(crate) fn record_times(&self, inode: &Arc<Inode>, times: bool) -> Result<(), FsError> {
+        if times && inode.is_late() && !Mutant::TimesForgotten.is_made() {
+            self.alter(inode, |_| Ok(()))?;
+        }
+        Ok(())
     }
 
     /// The file was read: renews the access time as relatime does.

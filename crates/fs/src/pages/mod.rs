@@ -17,11 +17,12 @@ mod write;
 mod writeback;
 
 use crate::error::FsError;
+use crate::flight::DIRECT_ALIGN_MIN;
 use crate::inode::Inode;
 use crate::memory::Memory;
 use crate::metadata::Metadata;
 use crate::metadata::promises::PagePromise;
-use crate::options::MountOptions;
+use crate::options::{INLINE_BYTES_MAX, MountOptions};
 use crate::pages::steps::Steps;
 use crate::pages::writeback::RELIEF_PAGES;
 use crate::unrecorded::Unrecorded;
@@ -40,10 +41,6 @@ const DIRTY_SHARE: u32 = 2;
 const CLEAN_SHARE: u32 = 8;
 /// Share of the frames that one call fills at once at most: one in four.
 const FILL_SHARE: u32 = 4;
-/// Largest inline file: with it, a record still lies in its directory entry.
-const INLINE_BYTES_MAX: u32 = 800;
-/// Least alignment of offset, length and buffer under `O_DIRECT`, the smallest LBA format.
-const DIRECT_ALIGN_MIN: u32 = 512;
 
 /// The pages of a mount: cache, frames and their device addresses, and what of them waits to be written.
 pub(crate) struct Pages {
@@ -126,6 +123,7 @@ impl Pages {
         self.meta.give_back_ahead(inode);
         self.meta.drop_prealloc(inode);
         self.unrecorded.forget(inode);
+        self.meta.journal.order.forget(data.ticket.load(Ordering::SeqCst));
     }
 
     /// Pages of the largest readahead window, and of one fill.

@@ -87,7 +87,7 @@ impl Placement for Pages {
         let before = inode.end();
         let grows = before <= end && end.0 <= crate::FILE_BYTES_MAX;
         assert!(grows, "a file of {before} bytes grows to {end}");
-        self.unrecorded.set_size(inode, end);
+        self.unrecorded.set_size(inode, end, None);
     }
 
     fn cut(&self, grow: &Growing<'_>, inode: &Arc<Inode>, end: ByteOffset) -> Result<(), FsError> {

@@ -6,6 +6,7 @@ use crate::error::FsError;
 use crate::extent::{BlockMapping, EXTENT_BLOCKS_MAX, Extents};
 use crate::filedata::{Growing, Quiet};
 use crate::inode::Inode;
+use crate::metadata::holdings::edges;
 use crate::metadata::promises::PagePromise;
 use crate::pages::Pages;
 use crate::status::Allocate;
@@ -30,10 +31,10 @@ impl Pages {
         let quiet = inode.data.quiet();
         self.meta.drop_prealloc(inode);
         inode.data.resize_mapped(end)?;
-        self.unrecorded.set_size(inode, end);
+        self.unrecorded.set_size(inode, end, None);
         let removed = self.remove_pages((grow, &quiet), inode, end.page_end()..Page::END, Some(end));
         if removed.is_err() {
-            self.unrecorded.set_size(inode, before);
+            self.unrecorded.set_size(inode, before, None);
         } else {
             let recorded = inode.lock().record().size;
             self.unrecorded.size_recorded(inode, recorded);
@@ -126,16 +127,8 @@ impl Pages {
         file_end: ByteOffset,
     ) -> Result<(), FsError> {
         const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
-        let end = range.end.min(file_end);
-        let first_end = range.start.page_end().start().min(end);
-        let last_start = end.page().start().max(first_end);
-        for (from, to) in [(range.start, first_end), (last_start, end)] {
+        for (from, to) in edges(range, file_end) {
             let page = from.page();
-            // A last page that the range covers to its end is no edge.
-            let whole = from.within() == 0 && range.end >= (page + 1).start();
-            if from >= to || whole {
-                continue;
-            }
             let written =
                 matches!(self.meta.mapping(inode, page)?, BlockMapping::Block { unwritten: false, .. })
                     || page == Page::FIRST && inode.data.residence.is_in_record();

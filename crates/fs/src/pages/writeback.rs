@@ -302,7 +302,7 @@ impl Pages {
     fn record_size(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         let size = inode.size.load(Ordering::Acquire);
         if inode.data.object.next_dirty(Page::FIRST).is_none() {
-            self.meta.record_size(inode, size)?;
+            self.meta.record_size(inode, size, || self.meta.growth_is_open(inode))?;
         }
         let recorded = inode.lock().record().size;
         self.unrecorded.size_recorded(inode, recorded);
@@ -362,9 +362,7 @@ impl Pages {
                 inode.data.spared.store(true, Ordering::Relaxed);
             }
         }
-        if times && inode.is_late() && !Mutant::TimesForgotten.is_made() {
-            self.meta.alter(inode, |_| Ok(()))?;
-        }
+        self.meta.record_times(inode, times)?;
         if inode.kind == FileType::Directory && Mutant::DirectorySyncForgotten.is_made() {
             return Ok(());
         }

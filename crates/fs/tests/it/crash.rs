@@ -7,7 +7,7 @@
 //! Every 512-byte sector written carries its file's inode number, its place and a serial number. The
 //! test knows which serials a sector may show: what was durable, or anything written since.
 
-use crate::support::{Disk, memory};
+use crate::support::{Disk, Ground, memory};
 use nvmed_dice::Dice;
 use nvmed_fs::Object;
 use nvmed_fs::*;
@@ -23,7 +23,7 @@ const CACHE_BYTES: u64 = 1 << 20;
 const WHO: &Credentials<'static> = &Credentials::ROOT;
 
 /// What one file may look like.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct History {
     /// The newest serial of each sector; 0 reads as zeroes.
     now: Vec<u64>,
@@ -60,8 +60,8 @@ impl History {
     }
 }
 
-#[derive(Default)]
-struct Model {
+#[derive(Clone, Default)]
+pub(crate) struct Model {
     names: BTreeMap<String, u64>,
     files: HashMap<u64, History>,
     /// What the names may be after a cut.
@@ -74,8 +74,24 @@ impl Model {
         self.possible.push(self.names.clone());
     }
 
+    /// What is there if the power goes while this becomes `after`.
+    pub(crate) fn or(&self, after: &Self) -> Self {
+        let mut either = after.clone();
+        either.possible.extend(self.possible.iter().cloned());
+        for (ino, history) in &self.files {
+            let own = either.files.entry(*ino).or_default();
+            let sectors = history.may.len().max(own.may.len());
+            own.may.resize_with(sectors, || BTreeSet::from([0]));
+            for (own, may) in own.may.iter_mut().zip(&history.may) {
+                own.extend(may);
+            }
+            own.sizes = (own.sizes.0.min(history.sizes.0), own.sizes.1.max(history.sizes.1));
+        }
+        either
+    }
+
     /// Everything about names up to now is durable.
-    fn names_durable(&mut self) {
+    pub(crate) fn names_durable(&mut self) {
         self.possible = vec![self.names.clone()];
     }
 }
@@ -93,7 +109,7 @@ fn open(files: &FileSystem, name: &str, flags: OpenFlags) -> Result<Arc<File>, F
 }
 
 /// One random step, in the model first: after an error, the device's, it may have happened or not.
-fn step(files: &FileSystem, model: &mut Model, dice: &mut Dice) -> Result<(), FsError> {
+pub(crate) fn step(files: &FileSystem, model: &mut Model, dice: &mut Dice) -> Result<(), FsError> {
     let name = format!("f{}", dice.roll(NAMES));
     let known = model.names.get(&name).copied();
     match (dice.roll(20), known) {
@@ -201,6 +217,18 @@ fn serial_of(bytes: &[u8], ino: u64, sector: u64) -> u64 {
     serial
 }
 
+/// Each part of a sector is as it was when the sector had some serial that it may show.
+fn assert_torn(bytes: &[u8], whole: usize, (ino, sector): (u64, u64), may: &BTreeSet<u64>) {
+    let versions: Vec<[u8; SECTOR]> = may
+        .iter()
+        .map(|&serial| if serial == 0 { [0; SECTOR] } else { sector_bytes(ino, sector, serial) })
+        .collect();
+    for (part, at) in bytes.chunks(whole).zip((0..).step_by(whole)) {
+        let known = versions.iter().any(|version| version[at..at + part.len()] == *part);
+        assert!(known, "sector {sector} of inode {ino} shows {part:?} at {at}, of none of {may:?}");
+    }
+}
+
 /// The file is what was written last.
 fn check_now(files: &FileSystem, model: &Model, name: &str, ino: u64) {
     let bytes = contents(files, name);
@@ -223,6 +251,11 @@ fn names_of(files: &FileSystem) -> BTreeMap<String, u64> {
 
 /// After a cut: what is there is what may be there. It becomes what the model knows.
 fn check_survivor(files: &FileSystem, model: &mut Model) {
+    check_survivor_by(files, model, SECTOR);
+}
+
+/// As [`check_survivor`], where a cut tears between parts of `whole` bytes.
+pub(crate) fn check_survivor_by(files: &FileSystem, model: &mut Model, whole: usize) {
     let names = names_of(files);
     assert!(model.possible.contains(&names), "names {names:?} were never so since {:?}", model.possible);
     let mut survived = HashMap::new();
@@ -234,8 +267,13 @@ fn check_survivor(files: &FileSystem, model: &mut Model) {
         let mut found = History::default();
         found.resize(sectors);
         for (bytes, sector) in bytes.chunks(SECTOR).zip(0..) {
-            let serial = serial_of(bytes, ino, sector);
             let may = history.may.get(sector as usize);
+            if whole < SECTOR {
+                let may = may.unwrap_or_else(|| panic!("{name} inode {ino} has no sector {sector}"));
+                assert_torn(bytes, whole, (ino, sector), may);
+                continue;
+            }
+            let serial = serial_of(bytes, ino, sector);
             let allowed = may.is_some_and(|may| may.contains(&serial));
             assert!(allowed, "{name} inode {ino} sector {sector}: {serial} is none of {may:?}");
             found.set(sector as usize, serial);
@@ -305,32 +343,20 @@ fn a_device_that_flushes_nothing_is_noticed() {
 }
 
 /// The process dies; its memory and what the device had cached live on.
-fn process_deaths(seed: u64) {
+fn process_deaths(seed: u64, ground: &Ground) {
     let mut dice = Dice::new(seed ^ 0xdead);
-    let disk = Disk::new(16 << 20);
-    disk.format();
     let mut model = Model::default();
     let mut held = Vec::new();
     for _ in 0..3 {
         let memory_of_the_dead = memory(CACHE_BYTES);
-        let parts = MountParts {
-            device: disk.device(),
-            bytes: None,
-            memory: memory_of_the_dead.clone(),
-            options: options(&mut dice),
-        };
+        let parts = ground.parts(memory_of_the_dead.clone(), options(&mut dice));
         let files = FileSystem::mount(parts).unwrap();
         for _ in 0..dice.roll(300) {
             step(&files, &mut model, &mut dice).unwrap();
         }
         // Nothing of it runs any more, not even what dropping does.
         held.push(std::mem::ManuallyDrop::new(files));
-        let parts = MountParts {
-            device: disk.device(),
-            bytes: None,
-            memory: memory(CACHE_BYTES),
-            options: MountOptions::default(),
-        };
+        let parts = ground.parts(memory(CACHE_BYTES), MountOptions::default());
         let files = salvage(parts, &memory_of_the_dead, &[]).unwrap();
         assert_eq!(names_of(&files), model.names);
         for (name, &ino) in &model.names {
@@ -338,15 +364,17 @@ fn process_deaths(seed: u64) {
         }
         files.unmount().unwrap();
         drop(files);
-        disk.assert_sound();
+        ground.assert_sound();
     }
 }
 
 #[test]
 fn after_the_death_of_the_process_everything_completed_is_there() {
     for seed in 0..60 {
-        let run = std::panic::catch_unwind(|| process_deaths(seed));
-        assert!(run.is_ok(), "seed {seed} failed: process_deaths({seed}) replays it");
+        for ground in [Ground::disk, Ground::medium] {
+            let run = std::panic::catch_unwind(|| process_deaths(seed, &ground(16 << 20)));
+            assert!(run.is_ok(), "seed {seed} failed: process_deaths({seed}) replays it");
+        }
     }
 }
 

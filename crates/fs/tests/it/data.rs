@@ -1,7 +1,7 @@
 //! File data against a vector of bytes: reads, writes, truncation, holes, through a small cache, over
 //! remounts and after the process died.
 
-use crate::support::{Disk, memory};
+use crate::support::{Disk, Ground, memory};
 use nvmed_cache::EvictionPolicy;
 use nvmed_fs::{
     Advice, Allocate, Credentials, File, FileSystem, FsError, Glob, Memory, MountOptions, MountParts,
@@ -37,7 +37,7 @@ fn read_all(file: &File) -> Vec<u8> {
 
 /// A mount whose memory outlives it, with one open file.
 struct World {
-    disk: Arc<Disk>,
+    ground: Ground,
     memory: Memory,
     options: MountOptions,
     files: Option<FileSystem>,
@@ -46,16 +46,17 @@ struct World {
 
 impl World {
     fn new(options: MountOptions) -> Self {
-        let disk = Disk::new(16 << 20);
-        disk.format();
-        let mut world = Self { disk, memory: memory(SMALL_CACHE), options, files: None, file: None };
+        Self::on(Ground::disk(16 << 20), options)
+    }
+
+    fn on(ground: Ground, options: MountOptions) -> Self {
+        let mut world = Self { ground, memory: memory(SMALL_CACHE), options, files: None, file: None };
         world.mount();
         world
     }
 
     fn parts(&self) -> MountParts {
-        let memory = self.memory.clone();
-        MountParts { device: self.disk.device(), bytes: None, memory, options: self.options.clone() }
+        self.ground.parts(self.memory.clone(), self.options.clone())
     }
 
     fn mount(&mut self) {
@@ -75,7 +76,7 @@ impl World {
     fn remount(&mut self) {
         self.file = None;
         self.files.take().expect("it is mounted").unmount().expect("it unmounts");
-        self.disk.assert_sound();
+        self.ground.assert_sound();
         self.mount();
     }
 
@@ -86,7 +87,7 @@ impl World {
         let files = salvage(self.parts(), &dead, &[]).expect("the memory is salvaged");
         files.unmount().expect("it unmounts");
         drop(files);
-        self.disk.assert_sound();
+        self.ground.assert_sound();
         self.mount();
     }
 }
@@ -254,7 +255,10 @@ fn run(world: &mut World, model: &mut Vec<u8>, step: &Step) {
 }
 
 fn run_all(options: MountOptions, steps: &[Step]) {
-    let mut world = World::new(options);
+    run_all_on(World::new(options), steps);
+}
+
+fn run_all_on(mut world: World, steps: &[Step]) {
     let free = world.files().statfs().blocks_free;
     let mut model = Vec::new();
     for step in steps {
@@ -277,6 +281,20 @@ proptest! {
     }
 
     #[test]
+    fn a_file_is_its_bytes_in_place(steps in prop::collection::vec(step(), 1..60)) {
+        run_all_on(World::on(Ground::medium(16 << 20), MountOptions::default()), &steps);
+    }
+
+    #[test]
+    fn a_small_file_is_its_bytes_in_its_record_and_in_place(
+        inline_bytes in prop::sample::select(vec![0u32, 100, 512, 800]),
+        steps in prop::collection::vec(small_step(), 1..60),
+    ) {
+        let options = MountOptions { inline_bytes, ..MountOptions::default() };
+        run_all_on(World::on(Ground::medium(16 << 20), options), &steps);
+    }
+
+    #[test]
     fn a_small_file_is_its_bytes_in_its_record_and_out_of_it(
         inline_bytes in prop::sample::select(vec![0u32, 100, 512, 800]),
         steps in prop::collection::vec(small_step(), 1..60),
@@ -295,14 +313,19 @@ proptest! {
             durability: nvmed_fs::Durability::Device,
             ..MountOptions::default()
         };
-        run_all(options, &steps);
+        run_all(options.clone(), &steps);
+        run_all_on(World::on(Ground::medium(16 << 20), options), &steps);
     }
 }
 
 #[test]
 fn what_is_written_is_read_after_a_remount() {
-    let disk = Disk::new(64 << 20);
-    let files = disk.format().mount();
+    remounted(&Ground::disk(64 << 20));
+    remounted(&Ground::medium(64 << 20));
+}
+
+fn remounted(ground: &Ground) {
+    let files = ground.mount(8 << 20);
     let file = open(&files, b"a");
     assert_eq!(file.pwrite(b"hello", 10_000).unwrap(), 5);
     assert_eq!(file.stat().size, 10_005);
@@ -310,14 +333,18 @@ fn what_is_written_is_read_after_a_remount() {
     expected.extend(b"hello");
     assert_eq!(read_all(&file), expected);
     drop(file);
-    let files = disk.remount(files);
+    let files = ground.remount(files);
     assert_eq!(read_all(&open(&files, b"a")), expected);
 }
 
 #[test]
 fn a_full_device_says_so_at_the_write_and_deleting_works() {
-    let disk = Disk::new(16 << 20);
-    let files = disk.format().mount_with(MountOptions::default(), SMALL_CACHE);
+    fill_up(&Ground::disk(16 << 20));
+    fill_up(&Ground::medium(16 << 20));
+}
+
+fn fill_up(ground: &Ground) {
+    let files = ground.mount(SMALL_CACHE);
     let chunk = vec![7; 64 << 10];
     let mut written = 0;
     let mut names = Vec::new();
@@ -347,7 +374,7 @@ fn a_full_device_says_so_at_the_write_and_deleting_works() {
         assert_eq!(file.write(&chunk).unwrap(), chunk.len(), "freed blocks are used again");
     }
     drop(file);
-    disk.remount(files);
+    ground.remount(files);
 }
 
 #[test]
@@ -601,7 +628,11 @@ fn direct_io_has_its_rules() {
 
 #[test]
 fn files_closed_and_forgotten_come_back_from_the_device() {
-    let mut world = World::new(MountOptions::default());
+    closed_and_forgotten(World::new(MountOptions::default()));
+    closed_and_forgotten(World::on(Ground::medium(16 << 20), MountOptions::default()));
+}
+
+fn closed_and_forgotten(mut world: World) {
     for file in 0..300u32 {
         let name = format!("n{file}");
         open(world.files(), name.as_bytes()).write(&file.to_le_bytes().repeat(500)).unwrap();
@@ -615,7 +646,11 @@ fn files_closed_and_forgotten_come_back_from_the_device() {
 
 #[test]
 fn a_file_of_many_pieces_is_written_cut_and_freed_in_steps() {
-    let mut world = World::new(MountOptions::default());
+    many_pieces(World::new(MountOptions::default()));
+    many_pieces(World::on(Ground::medium(16 << 20), MountOptions::default()));
+}
+
+fn many_pieces(mut world: World) {
     let free = world.files().statfs().blocks_free;
     // Every other page: more runs than one batch takes, so more than one batch.
     for page in 0..400u64 {
@@ -648,8 +683,12 @@ fn a_file_of_many_pieces_is_written_cut_and_freed_in_steps() {
 
 #[test]
 fn a_large_allocation_reads_as_zeroes_and_takes_writes_anywhere() {
-    let disk = Disk::new(1 << 30);
-    let files = disk.format().mount_with(MountOptions::default(), SMALL_CACHE);
+    large_allocation(&Ground::disk(1 << 30));
+    large_allocation(&Ground::medium(1 << 30));
+}
+
+fn large_allocation(ground: &Ground) {
+    let files = ground.mount(SMALL_CACHE);
     let free = files.statfs().blocks_free;
     let file = open(&files, b"big");
     let mib = 1 << 20;
@@ -660,7 +699,7 @@ fn a_large_allocation_reads_as_zeroes_and_takes_writes_anywhere() {
         file.pwrite(b"12345", at).unwrap();
     }
     drop(file);
-    let files = disk.remount(files);
+    let files = ground.remount(files);
     let file = open(&files, b"big");
     let mut bytes = [9; 9];
     for at in [127 * mib, 128 * mib - 2, 256 * mib + 1] {

@@ -8,6 +8,7 @@ mod direct;
 mod faults;
 mod growth;
 mod health;
+mod in_place;
 mod many;
 mod names;
 mod namespace;

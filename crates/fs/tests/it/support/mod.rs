@@ -6,6 +6,7 @@ use nvmed_disk::{Fault, Image};
 use nvmed_fs::{FileSystem, FormatOptions, Memory, MemoryLayout, MountOptions, MountParts, Superblock};
 use nvmed_io::Device;
 use nvmed_kv::{Medium, MediumError};
+use nvmed_nvm::{FlushTo, MemoryOptions, NvmEngine, Place};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::Block;
@@ -117,6 +118,69 @@ impl Disk {
     }
 
     pub fn assert_sound(self: &Arc<Self>) {
+        let findings = nvmed_check::fsck(&self.device()).expect("fsck reads the device");
+        assert!(findings.is_empty(), "fsck found {findings:#?}");
+    }
+}
+
+/// What a file system of a test lies on.
+pub enum Ground {
+    /// A device in memory whose power can be cut: the bytes of files are in pages of the cache.
+    Disk(Arc<Disk>),
+    /// Memory that keeps its bytes: those of files are where they stay.
+    Medium(Arc<nvmed_nvm::Memory>),
+}
+
+impl Ground {
+    /// A formatted one.
+    pub fn disk(bytes: u64) -> Self {
+        let disk = Disk::new(bytes);
+        disk.format();
+        Self::Disk(disk)
+    }
+
+    /// A formatted one.
+    pub fn medium(bytes: u64) -> Self {
+        let options = MemoryOptions { place: Place::Ram { bytes }, flush: FlushTo::Process };
+        let ground = Self::Medium(Arc::new(nvmed_nvm::Memory::open(options).expect("the host has memory")));
+        let root = FormatOptions { uid: 0, gid: 0, ..FormatOptions::default() };
+        FileSystem::format(&ground.device(), &root).expect("the medium formats");
+        ground
+    }
+
+    pub fn device(&self) -> Arc<Device> {
+        match self {
+            Self::Disk(disk) => disk.device(),
+            Self::Medium(medium) => {
+                let engine = NvmEngine::over(Arc::clone(medium), 512);
+                let options = nvmed_io::DeviceOptions { queues: 2, depth: 64 };
+                Device::open(Arc::new(engine), options).expect("the medium opens")
+            }
+        }
+    }
+
+    pub fn parts(&self, memory: Memory, options: MountOptions) -> MountParts {
+        let bytes = match self {
+            Self::Disk(_) => None,
+            Self::Medium(medium) => Some(Arc::clone(medium)),
+        };
+        MountParts { device: self.device(), bytes, memory, options }
+    }
+
+    pub fn mount(&self, cache_bytes: u64) -> FileSystem {
+        let parts = self.parts(memory(cache_bytes), MountOptions::default());
+        FileSystem::mount(parts).expect("the file system mounts")
+    }
+
+    /// As [`Disk::remount`].
+    pub fn remount(&self, files: FileSystem) -> FileSystem {
+        files.unmount().expect("the file system unmounts");
+        drop(files);
+        self.assert_sound();
+        self.mount(8 << 20)
+    }
+
+    pub fn assert_sound(&self) {
         let findings = nvmed_check::fsck(&self.device()).expect("fsck reads the device");
         assert!(findings.is_empty(), "fsck found {findings:#?}");
     }

@@ -1,0 +1,176 @@
+//! The bytes of files where they stay, in memory that keeps its bytes: a [`crate::bytes::Placement`] without a cache.
+//!
+//! In: byte ranges. Out: copies from and to blocks, stores that are settled, changes of extents and sizes. What has a
+//! block is copied in `placement`; first blocks are in `write`, what takes blocks away in `resize`, what a death left
+//! in `restore`.
+//! Invariants: who copies from or to a block holds the file's extents, so that nobody takes it away meanwhile; all
+//! bytes between the recorded size and the size were stored, in blocks that are recorded or in `fresh` ones.
+
+mod placement;
+mod record;
+mod resize;
+mod restore;
+mod stripes;
+mod write;
+
+use crate::error::FsError;
+use crate::extent::BlockMapping;
+use crate::flight::DIRECT_ALIGN_MIN;
+use crate::in_place::stripes::{STRIPE_BYTES, Stripes};
+use crate::inode::Inode;
+use crate::memory::Memory;
+use crate::metadata::Metadata;
+use crate::options::{INLINE_BYTES_MAX, MountOptions};
+use crate::unrecorded::Unrecorded;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use nvmed_io::{Device, DeviceError, IoError, Operation};
+use nvmed_layout::FileType;
+use nvmed_layout::record::FLAG_KEYED_EXTENTS;
+use nvmed_nvme::Status;
+use nvmed_sys::sync::Arc;
+use nvmed_units::{BLOCK_BYTES, Block, ByteOffset, Lba, Page};
+
+/// The bytes of files of a mount, on its medium.
+pub(crate) struct InPlace {
+    meta: Arc<Metadata>,
+    medium: Arc<nvmed_nvm::Memory>,
+    pub(crate) unrecorded: Unrecorded,
+    stripes: Stripes,
+    /// Something was stored over bytes of files since a flush was asked for that covers all of them.
+    stored: AtomicBool,
+    /// Size of the largest file whose bytes its record holds.
+    inline_bytes: u64,
+    /// Inodes that programs may store into.
+    maps_written: AtomicU32,
+    lba_bytes: u32,
+}
+
+/// Where bytes lie on the medium.
+#[inline]
+fn place(block: Block, within: usize) -> u64 {
+    block.0 * BLOCK_BYTES as u64 + within as u64
+}
+
+impl InPlace {
+    /// On the medium of a mount.
+    pub(crate) fn new(
+        meta: &Arc<Metadata>,
+        (device, medium): (&Device, &Arc<nvmed_nvm::Memory>),
+        memory: &Memory,
+        options: &MountOptions,
+    ) -> Self {
+        Self {
+            meta: Arc::clone(meta),
+            medium: Arc::clone(medium),
+            unrecorded: Unrecorded::new(meta, memory),
+            stripes: Stripes::new(),
+            stored: AtomicBool::new(false),
+            inline_bytes: u64::from(options.inline_bytes.min(INLINE_BYTES_MAX)),
+            maps_written: AtomicU32::new(0),
+            lba_bytes: device.geometry().lba_bytes,
+        }
+    }
+
+    /// What a direct transfer is aligned to, in bytes: none begins here, but who asks for one keeps to the rule.
+    pub(crate) fn direct_align(&self) -> u32 {
+        self.lba_bytes.max(DIRECT_ALIGN_MIN)
+    }
+
+    /// What the medium answers, as an error of a device.
+    #[cold]
+    fn failed(&self, operation: Operation, at: u64, status: Status) -> FsError {
+        let lba = Lba(at / u64::from(self.lba_bytes));
+        FsError::Device(IoError::Device(DeviceError { operation, lba, status, fault: None }))
+    }
+
+    /// Copies bytes at `from` of the medium, which are those at `at` of a file, as they are when nobody stores to them.
+    #[inline]
+    fn copy_out(&self, inode: &Inode, at: ByteOffset, from: u64, into: &mut [u8]) -> Result<(), Status> {
+        let mut done = 0;
+        while done < into.len() {
+            let position = at + done as u64;
+            let part = ((STRIPE_BYTES - position.0 % STRIPE_BYTES) as usize).min(into.len() - done);
+            let into = &mut into[done..done + part];
+            let copy = || self.medium.give(from + done as u64, into);
+            self.stripes.of(inode.ino, position).copied(copy)?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes to `to` of the medium, which others may be copying as those at `at` of a file, and settles them.
+    #[inline]
+    fn copy_in(&self, inode: &Inode, at: ByteOffset, to: u64, from: &[u8]) -> Result<(), Status> {
+        let mut done = 0;
+        while done < from.len() {
+            let position = at + done as u64;
+            let part = ((STRIPE_BYTES - position.0 % STRIPE_BYTES) as usize).min(from.len() - done);
+            let storing = self.stripes.of(inode.ino, position).store();
+            // What of a program's buffer is not there is told at the door, when the call ends.
+            let stored = self.medium.take(to + done as u64, &from[done..done + part]);
+            self.medium.settle();
+            drop(storing);
+            stored?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// Bytes of a file were stored over and settled: its next sync, and one of all files, has a flush.
+    #[inline]
+    fn note_stored(&self, inode: &Inode) {
+        // Barrier P4: a store of the flag that is left out was made by somebody whose flush has not begun, since the
+        // bytes were settled, and then a locked operation was made, before this load.
+        for flag in [&inode.data.stored, &self.stored] {
+            if !flag.load(Ordering::SeqCst) {
+                flag.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// What a page lies on.
+    fn mapping(&self, inode: &Inode, page: Page) -> Result<BlockMapping, FsError> {
+        loop {
+            let found = inode.data.extents.read().mapping(page);
+            match found {
+                Some(mapping) => return Ok(mapping),
+                None => self.load(inode)?,
+            }
+        }
+    }
+
+    /// Has the extents of a file at hand.
+    fn load(&self, inode: &Inode) -> Result<(), FsError> {
+        let mut state = inode.lock();
+        self.meta.with_extents(inode, &mut state, |_, _| Ok(()))
+    }
+
+    /// The inode leaves memory: what no record tells of goes, promises are given back.
+    pub(crate) fn forget(&self, inode: &Arc<Inode>) {
+        if inode.kind != FileType::File {
+            return;
+        }
+        let opens = inode.opens.load(Ordering::SeqCst);
+        assert_eq!(opens, 0, "inode {} leaves memory while it is open", inode.ino);
+        let quiet = inode.data.quiet();
+        self.drop_fresh(&quiet, inode, Page::FIRST);
+        self.meta.give_back_ahead(inode);
+        self.meta.drop_prealloc(inode);
+        self.unrecorded.forget(inode);
+        self.draw_ticket(inode);
+        self.meta.journal.order.forget(inode.data.ticket.load(Ordering::SeqCst));
+    }
+
+    /// A description is being closed.
+    pub(crate) fn closing(&self, inode: &Inode, description: u64) {
+        let own = inode.data.handle.lock().take_if(|(number, _)| *number == description);
+        drop(own);
+        if inode.kind == FileType::File && inode.opens.load(Ordering::SeqCst) == 1 {
+            self.meta.drop_prealloc(inode);
+            if inode.lock().record().flags & FLAG_KEYED_EXTENTS == 0 {
+                // A small file's are in its record: no need to keep them twice.
+                self.meta.forget_extents(inode);
+            }
+        }
+    }
+}

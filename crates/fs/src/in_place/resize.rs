@@ -1,0 +1,152 @@
+//! Changing what a file has without writing to it: truncate and fallocate. Who takes blocks away holds the file's
+//! extents while the batch is applied: nobody copies from or to them then, or later.
+
+use crate::blocks::alloc::Near;
+use crate::bytes::Bytes;
+use crate::error::FsError;
+use crate::extent::{BlockMapping, EXTENT_BLOCKS_MAX};
+use crate::filedata::Growing;
+use crate::in_place::InPlace;
+use crate::inode::Inode;
+use crate::metadata::holdings::edges;
+use crate::metadata::promises::PagePromise;
+use crate::status::Allocate;
+use core::ops::Range;
+use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent};
+use nvmed_sys::sync::Arc;
+use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
+
+impl InPlace {
+    /// Makes a file shorter. Also where it ends already: blocks allocated past the end go.
+    pub(super) fn shrink(
+        &self,
+        grow: &Growing<'_>,
+        inode: &Arc<Inode>,
+        end: ByteOffset,
+    ) -> Result<(), FsError> {
+        assert!(grow.is_of(&inode.data), "inode {} shrinks under another's lock", inode.ino);
+        let before = inode.end();
+        let has_fresh = || inode.data.extents.read().fresh.is_some();
+        if end == before && inode.blocks() == 0 && !has_fresh() {
+            return Ok(());
+        }
+        let quiet = inode.data.quiet();
+        self.meta.drop_prealloc(inode);
+        inode.data.resize_mapped(end)?;
+        if before > end {
+            self.set_size(inode, end);
+        }
+        let removed = self.meta.remove_blocks(inode, end.page_end()..Page::END, Some(end));
+        if removed.is_err() {
+            self.set_size(inode, before);
+        } else {
+            self.drop_fresh(&quiet, inode, end.page_end());
+            let recorded = inode.lock().record().size;
+            self.unrecorded.size_recorded(inode, recorded);
+            if end == ByteOffset::FIRST && inode.blocks() == 0 {
+                // A new file: it may lie in its record again.
+                inode.data.residence.admit(grow);
+            }
+        }
+        removed
+    }
+
+    /// Allocates, punches or zeroes a range.
+    pub(crate) fn allocate_range(
+        &self,
+        inode: &Arc<Inode>,
+        how: Allocate,
+        range: Range<ByteOffset>,
+    ) -> Result<(), FsError> {
+        let grow = inode.data.grow();
+        let file_end = inode.end();
+        let grows = range.end > file_end && !how.keep_size;
+        {
+            // The records tell of all that the file has, before any of it goes.
+            let quiet = inode.data.quiet();
+            self.meta.drop_prealloc(inode);
+            self.record_up_to(&quiet, inode, file_end)?;
+        }
+        if how.punch_hole || how.zero_range {
+            let inside = range.start..range.end.min(if how.keep_size { file_end } else { range.end });
+            self.zero_edges(&grow, inode, &inside, file_end)?;
+            let whole = range.start.page_end()..range.end.page();
+            if whole.start < whole.end {
+                let _quiet = inode.data.quiet();
+                self.meta.remove_blocks(inode, whole, None)?;
+                inode.data.punch_mapped(range.clone())?;
+            }
+        }
+        if !how.punch_hole {
+            self.leave_record(&grow, inode)?;
+            self.allocate_holes(&grow, inode, range.start.page()..range.end.page_end())?;
+        }
+        if grows {
+            self.extend(&grow, inode, file_end..range.end)?;
+        }
+        drop(grow);
+        self.meta.modified(inode);
+        Ok(())
+    }
+
+    /// Zeroes the parts of a range that do not fill a page, where the file has data.
+    fn zero_edges(
+        &self,
+        grow: &Growing<'_>,
+        inode: &Arc<Inode>,
+        range: &Range<ByteOffset>,
+        file_end: ByteOffset,
+    ) -> Result<(), FsError> {
+        const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+        for (from, to) in edges(range, file_end) {
+            let page = from.page();
+            let written = matches!(self.mapping(inode, page)?, BlockMapping::Block { unwritten: false, .. })
+                || page == Page::FIRST && inode.data.residence.is_in_record();
+            if written {
+                self.write_growing(grow, inode, &ZEROES[..(to - from) as usize], from)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every page of a range a block; new ones read as zeroes. Without room for all of them, none is allocated.
+    fn allocate_holes(
+        &self,
+        grow: &Growing<'_>,
+        inode: &Arc<Inode>,
+        pages: Range<Page>,
+    ) -> Result<(), FsError> {
+        assert!(grow.is_of(&inode.data), "inode {} gets blocks under another's lock", inode.ino);
+        let holes = self.meta.holes(inode, pages.clone())?;
+        let mut promise = PagePromise::make(&self.meta, inode, holes)?;
+        let mut at = pages.start;
+        while at < pages.end {
+            match self.mapping(inode, at)? {
+                BlockMapping::Block { end, .. } => at = end,
+                BlockMapping::Hole { end } => {
+                    let want = (end.min(pages.end) - at).min(u64::from(EXTENT_BLOCKS_MAX));
+                    let got = self.allocate_hole(inode, at, want as u32)?;
+                    promise.redeemed(got);
+                    at += got;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Allocates promised blocks for a hole, as many as lie side by side; answers how many.
+    fn allocate_hole(&self, inode: &Arc<Inode>, page: Page, want: u32) -> Result<u64, FsError> {
+        let goal = inode.data.extents.read().goal(page);
+        let run = self.meta.blocks.take(Near::goal(goal), want)?;
+        let got = u64::from(run.blocks);
+        let flags = EXTENT_UNWRITTEN;
+        let extent = Extent { logical: page, physical: run.start, blocks: run.blocks, flags };
+        self.meta
+            .edit(inode, got, |change, extents, _| {
+                extents.insert(extent);
+                change.use_run(run)
+            })
+            .inspect_err(|_| self.meta.blocks.give_back(run))?;
+        Ok(got)
+    }
+}

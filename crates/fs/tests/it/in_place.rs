@@ -1,0 +1,191 @@
+//! Files where they stay, in memory that keeps its bytes: what a cut of power may leave of them, and what is only
+//! theirs. What they have in common with files in pages is tested with those.
+
+use crate::crash::{Model, check_survivor_by, step};
+use crate::support::{Ground, memory};
+use nvmed_dice::Dice;
+use nvmed_fs::*;
+use nvmed_nvm::{FlushTo, MemoryOptions, Place, Record, What};
+use std::sync::Arc;
+
+const WHO: &Credentials<'static> = &Credentials::ROOT;
+const BYTES: u64 = 8 << 20;
+const CACHE_BYTES: u64 = 1 << 20;
+const WORD: usize = 8;
+
+/// What was stored to a medium, and how much of it is durable.
+struct Stores {
+    /// With all that is durable.
+    image: Vec<u8>,
+    /// Stored since, in order.
+    open: Vec<(usize, Vec<u8>)>,
+}
+
+impl Stores {
+    fn of(medium: &nvmed_nvm::Memory) -> Self {
+        let mut image = vec![0; medium.bytes() as usize];
+        medium.read(0, &mut image).unwrap();
+        Self { image, open: Vec::new() }
+    }
+
+    /// One thread made it: what it had stored when a fence began was settled.
+    fn take(&mut self, what: What) {
+        match what {
+            What::Store { at, bytes } => self.open.push((at as usize, bytes)),
+            What::Zero { at, bytes } => self.open.push((at as usize, vec![0; bytes as usize])),
+            What::FenceDone { .. } => {
+                for (at, bytes) in self.open.drain(..) {
+                    self.image[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The medium after a cut of power now: of each store that is open, each word for itself, as chance says.
+    fn cut(&self, dice: &mut Dice) -> Ground {
+        let mut image = self.image.clone();
+        for (at, bytes) in &self.open {
+            // Whole, not at all, or torn.
+            let chance = [0, 50, 100][dice.index(3)];
+            let mut from = *at;
+            while from < at + bytes.len() {
+                let to = ((from / WORD + 1) * WORD).min(at + bytes.len());
+                if dice.chance(chance) {
+                    image[from..to].copy_from_slice(&bytes[from - at..to - at]);
+                }
+                from = to;
+            }
+        }
+        let options = MemoryOptions { place: Place::Ram { bytes: BYTES }, flush: FlushTo::Process };
+        let medium = nvmed_nvm::Memory::open(options).unwrap();
+        medium.store(0, &image).unwrap();
+        Ground::Medium(Arc::new(medium))
+    }
+}
+
+fn options(dice: &mut Dice) -> MountOptions {
+    MountOptions {
+        discard: dice.roll(2) == 0,
+        inline_bytes: [0, 512, 800][dice.index(3)],
+        ..MountOptions::default()
+    }
+}
+
+/// Steps from a seed, and cuts during some of them.
+fn power_cuts(seed: u64) {
+    let mut dice = Dice::new(seed ^ 0xcafe);
+    let ground = Ground::medium(BYTES);
+    let Ground::Medium(medium) = &ground else { unreachable!("it was just made") };
+    let mut stores = Stores::of(medium);
+    let record = Record::new();
+    medium.record(Arc::clone(&record));
+    let parts = ground.parts(memory(CACHE_BYTES), options(&mut dice));
+    let files = FileSystem::mount(parts).unwrap();
+    let mut model = Model::default();
+    model.names_durable();
+    for _ in 0..60 {
+        let before = model.clone();
+        record.take().into_iter().for_each(|event| stores.take(event.what));
+        step(&files, &mut model, &mut dice).unwrap();
+        let events = record.take();
+        let cut = if dice.chance(20) { dice.index(events.len() + 1) } else { usize::MAX };
+        for (index, event) in events.into_iter().enumerate() {
+            if index == cut {
+                check_cut(&stores, &before.or(&model), &mut dice);
+            }
+            stores.take(event.what);
+        }
+        if cut != usize::MAX {
+            check_cut(&stores, &model, &mut dice);
+        }
+    }
+}
+
+fn check_cut(stores: &Stores, model: &Model, dice: &mut Dice) {
+    let ground = stores.cut(dice);
+    let files = ground.mount(CACHE_BYTES);
+    check_survivor_by(&files, &mut model.clone(), WORD);
+    files.unmount().unwrap();
+    drop(files);
+    ground.assert_sound();
+}
+
+#[test]
+fn after_a_power_cut_everything_fsynced_is_there() {
+    let seeds = std::env::var("NVMED_CRASH_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25);
+    for seed in 0..seeds {
+        let run = std::panic::catch_unwind(|| power_cuts(seed));
+        assert!(run.is_ok(), "seed {seed} failed: power_cuts({seed}) replays it");
+    }
+}
+
+fn open(files: &FileSystem, name: &str) -> Arc<File> {
+    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+    files.open(&files.root(), name.as_bytes(), flags, 0o644, WHO).unwrap()
+}
+
+/// Blocks that were taken ahead of a file, and what was appended and cut off again, are free when it is closed.
+#[test]
+fn what_was_taken_ahead_comes_back() {
+    let ground = Ground::medium(64 << 20);
+    let files = ground.mount(CACHE_BYTES);
+    let free = files.statfs().blocks_free;
+    let (one, two) = (open(&files, "one"), open(&files, "two"));
+    for page in 0..40 {
+        for file in [&one, &two] {
+            file.pwrite(&[page; 4096], u64::from(page) * 4096).unwrap();
+        }
+    }
+    assert_eq!(one.stat().blocks_512, 40 * 8, "what no record tells of counts");
+    two.truncate(4096 * 3).unwrap();
+    drop((one, two));
+    assert_eq!(free - files.statfs().blocks_free, 43);
+    let (one, two) = (open(&files, "one"), open(&files, "two"));
+    assert_eq!((one.stat().size, two.stat().size), (40 * 4096, 3 * 4096));
+    let files = {
+        drop((one, two));
+        ground.remount(files)
+    };
+    assert_eq!(free - files.statfs().blocks_free, 43);
+    let mut page = [0; 4096];
+    for at in 0..40 {
+        open(&files, "one").pread(&mut page, u64::from(at) * 4096).unwrap();
+        assert_eq!(page, [at; 4096]);
+    }
+}
+
+/// What a file has appended and a dead process had told nobody of lies in blocks that look free: nobody is given them
+/// before the file has them again.
+#[test]
+fn appends_of_a_dead_process_are_found_where_they_lie() {
+    let ground = Ground::medium(64 << 20);
+    let dead = memory(CACHE_BYTES);
+    let files = FileSystem::mount(ground.parts(dead.clone(), MountOptions::default())).unwrap();
+    let names: Vec<String> = (0..8).map(|name| format!("f{name}")).collect();
+    let all: Vec<_> = names.iter().map(|name| open(&files, name)).collect();
+    for round in 0..50u8 {
+        for (file, number) in all.iter().zip(1u8..) {
+            let bytes = vec![number; 3000 + usize::from(round)];
+            let end = file.stat().size;
+            file.pwrite(&bytes, end).unwrap();
+            if round == 20 && number % 2 == 0 {
+                file.fsync().unwrap();
+            }
+        }
+    }
+    let size = all[0].stat().size;
+    std::mem::forget((all, files));
+    let parts = || ground.parts(memory(CACHE_BYTES), MountOptions::default());
+    // Twice: the first attempt dies, too.
+    std::mem::forget(salvage(parts(), &dead, &[]).unwrap());
+    let files = salvage(parts(), &dead, &[]).unwrap();
+    for (name, number) in names.iter().zip(1u8..) {
+        let mut bytes = vec![0; size as usize + 1];
+        let done = open(&files, name).pread(&mut bytes, 0).unwrap();
+        assert!(done as u64 == size && bytes[..done].iter().all(|byte| *byte == number), "{name}");
+    }
+    files.unmount().unwrap();
+    drop(files);
+    ground.assert_sound();
+}
