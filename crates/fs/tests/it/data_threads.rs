@@ -1,7 +1,7 @@
 //! Threads on the same files: reads, writes, truncation, punching, syncs and write-back together, with
 //! a cache that does not hold them.
 
-use crate::support::Disk;
+use crate::support::{Disk, Ground};
 use nvmed_dice::Dice;
 use nvmed_fs::{Allocate, Credentials, File, FileSystem, MountOptions, OpenFlags};
 use std::sync::Arc;
@@ -69,8 +69,16 @@ fn work(handles: &[Arc<File>], seed: u64, rounds: u64) {
 
 #[test]
 fn threads_see_whole_pages_of_the_right_file() {
-    let disk = Disk::new(32 << 20);
-    let files = disk.format().mount_with(MountOptions::default(), 256 << 10);
+    whole_pages(&Ground::disk(32 << 20));
+}
+
+#[test]
+fn threads_see_whole_pages_of_the_right_file_in_place() {
+    whole_pages(&Ground::medium(32 << 20));
+}
+
+fn whole_pages(ground: &Ground) {
+    let files = ground.mount(256 << 10);
     let free = files.statfs().blocks_free;
     let handles: Vec<_> = (0..FILES).map(|file| open(&files, &format!("f{file}"), OpenFlags::READ)).collect();
     let stop = AtomicBool::new(false);
@@ -101,7 +109,7 @@ fn threads_see_whole_pages_of_the_right_file() {
         })
         .collect();
     drop(handles);
-    let files = disk.remount(files);
+    let files = ground.remount(files);
     for (number, before) in all.iter().enumerate() {
         let file = open(&files, &format!("f{number}"), OpenFlags::READ);
         let mut bytes = vec![0; before.len() + 1];
@@ -115,10 +123,14 @@ fn threads_see_whole_pages_of_the_right_file() {
 
 #[test]
 fn appends_of_many_threads_are_all_there_and_whole() {
+    appends_of_many(&Ground::disk(32 << 20));
+    appends_of_many(&Ground::medium(32 << 20));
+}
+
+fn appends_of_many(ground: &Ground) {
     const RECORD: usize = 100;
     const EACH: usize = 500;
-    let disk = Disk::new(32 << 20);
-    let files = disk.format().mount_with(MountOptions::default(), 256 << 10);
+    let files = ground.mount(256 << 10);
     std::thread::scope(|scope| {
         for thread in 1..=4u8 {
             let files = &files;
