@@ -228,7 +228,7 @@ impl Placed {
     /// Makes memory of the cache present that is about to be used, if there is any to be.
     pub(crate) fn make_present(&self) {
         match self {
-            Self::Pages(pages) => _ = pages.cache().make_present(),
+            Self::Pages(pages) => pages.cache().make_present(),
             Self::InPlace(_) => {}
         }
     }
