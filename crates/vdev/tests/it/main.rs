@@ -1,6 +1,7 @@
 //! The tests of this crate from outside, in one program.
 
 mod arbitration;
+mod changing_list;
 mod conformance;
 mod deallocate;
 mod depth;

@@ -153,6 +153,11 @@ impl Lender {
             assert!(!self.is_enabled, "enabled twice");
             (self.is_enabled, self.lent) = (true, lent);
         }
+        // What the list says from here on is of no effect: all of each mapping.
+        for (at, address) in self.addresses.iter().enumerate() {
+            self.host.memory.write(LIST + 16 * at, &address.map_or(0, |address| address.0).to_le_bytes());
+            self.host.memory.write(LIST + 16 * at + 8, &PAGES.to_le_bytes());
+        }
     }
 
     fn take_back(&mut self) {
