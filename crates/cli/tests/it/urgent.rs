@@ -1,9 +1,11 @@
 //! Who is urgent, by the drive's own record of its commands: programs of the class real-time below `nvmed run`,
-//! `nvmed mount` and `nvmed serve`, and those whose user says so.
+//! `nvmed mount` and `nvmed serve`, and those whose user says so. And what a kill leaves of their writes.
 
-use crate::scratch::{Ran, Scratch};
+use crate::scratch::{Ran, Scratch, have};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Whether this process may give the class real-time to programs.
 fn has_real_time() -> bool {
@@ -132,5 +134,89 @@ fn a_program_may_become_urgent_while_it_runs() {
         assert_eq!(runs(way, "true"), 0, "{way}: nobody is urgent");
         let urgent = runs(way, "ionice -c 1 -p $$");
         assert!(urgent > 0, "{way}: {urgent} commands were urgent");
+    }
+}
+
+/// The states of blocks in the newest checkpoint beside an image (docs/spec/flash.md).
+fn block_states(file: &Path) -> Vec<u8> {
+    let bytes = std::fs::read(file).unwrap();
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let sequence = |head: usize| u64::from_le_bytes(bytes[head + 16..head + 24].try_into().unwrap());
+    let (map, blocks) = (word(40) as usize * 4, word(44) as usize * 8);
+    let heads = [16_384, 16_384 + 4096];
+    let newest = usize::from(sequence(heads[1]) > sequence(heads[0]));
+    assert_eq!(&bytes[heads[newest]..][..8], b"nvmedchk");
+    let begin = heads[1] + 4096 + newest * (map + blocks).next_multiple_of(4096) + map;
+    (begin..begin + blocks).step_by(8).map(|block| (word(block + 4) >> 24) as u8).collect()
+}
+
+/// A page that says which of a file's it is.
+fn numbered(number: usize) -> String {
+    format!("{number:04095}\n")
+}
+
+/// Appends pages to `s/f` from a number on, and tells of each when it is durable.
+const APPENDER: &str = "
+import os, sys
+file = os.open('s/f', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+number = int(sys.argv[1])
+while True:
+    os.write(file, b'%04095d\\n' % number); os.fsync(file)
+    print(number, flush=True)
+    number += 1
+";
+
+/// Runs [`APPENDER`] from page `first` on until it has told of page `last`, and kills everything that has the device
+/// then. Answers the last page that it has told of.
+fn killed_while_it_appends(scratch: &Scratch, way: &str, (first, last): (usize, usize)) -> usize {
+    let mut run = scratch.nvmed(["run", way, "--urgent", "-D", "d.img", "-d", "s", "--"]);
+    run.args(["python3", "-c", APPENDER, &first.to_string()]).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut run = run.spawn().unwrap();
+    let told = BufReader::new(run.stdout.take().unwrap()).lines();
+    let mut told = told.map(|line| line.unwrap().parse::<usize>().unwrap());
+    assert!(told.any(|number| number == last), "{way}: it goes on until it is killed");
+    // The holder stops first: it could save what the others leave.
+    let holder = run.id();
+    kill(holder, Signal::STOP);
+    let children = std::fs::read_to_string(format!("/proc/{holder}/task/{holder}/children")).unwrap();
+    children.split_whitespace().for_each(|child| kill(child.parse().unwrap(), Signal::KILL));
+    kill(holder, Signal::KILL);
+    run.wait().unwrap();
+    told.last().unwrap_or(last)
+}
+
+fn kill(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+}
+
+/// SIGKILL amid the urgent writes of a drive that stays: it has open blocks of a stream of their own then. Opened again,
+/// it has all that was durable, and goes on in the same blocks.
+#[test]
+fn a_drive_that_is_killed_amid_urgent_writes_has_them_and_its_state() {
+    const OPEN_FOR_URGENT: u8 = 6;
+    if !have("python3") {
+        return;
+    }
+    for way in ["--shared", "--private"] {
+        let scratch = Scratch::new();
+        scratch.ok(["device", "create", "d.img", "--profile", "tlc-urgent", "--size", "64M"]);
+        scratch.ok(["format", "d.img"]);
+        let mut written = 0;
+        for (round, pages) in [7, 1, 30].into_iter().enumerate() {
+            let told = killed_while_it_appends(&scratch, way, (written, written + pages - 1));
+            let json = scratch.ok(["smart", "--json", "d.img"]);
+            assert!(json.contains(&format!("\"unsafe_shutdowns\":{},", round + 1)), "{way}: {json}");
+            let states = block_states(&scratch.path("d.img.flash"));
+            assert!(states.contains(&OPEN_FOR_URGENT), "{way}, round {round}: {states:?}");
+            assert_eq!(scratch.ok(["fsck", "d.img"]), "d.img: clean\n", "{way}, round {round}");
+            let text = scratch.ok(["cat", "d.img:/f"]);
+            written = text.len().div_ceil(4096);
+            // The page that was being written may be there, too.
+            assert!((told + 1..=told + 2).contains(&written), "{way}, round {round}: {written} of {told}");
+            assert!(
+                text == (0..written).map(numbered).collect::<String>(),
+                "{way}, round {round}: other text"
+            );
+        }
     }
 }
