@@ -22,6 +22,7 @@ use nvmed_units::{ByteOffset, Page};
 use std::thread::Thread;
 
 /// The bytes of the files of a mount.
+#[expect(clippy::large_enum_variant, reason = "a mount has one, which never moves")]
 pub(crate) enum Placed {
     /// In pages of the cache, over blocks of the device.
     Pages(Pages),
@@ -283,15 +284,23 @@ impl Placed {
         &self,
         left: impl Iterator<Item = (&'a Arc<Inode>, &'a SizeLeft)>,
     ) -> Result<(), FsError> {
+        let mut result = Ok(());
         match self {
             Self::Pages(pages) => {
-                left.fold(Ok(()), |done, (inode, left)| done.and(pages.truncate(inode, left.size)))
+                left.for_each(|(inode, left)| {
+                    let restored = pages.truncate(inode, left.size);
+                    result = core::mem::replace(&mut result, Ok(())).and(restored);
+                });
             }
             Self::InPlace(place) => {
                 // All of them before the first batch, which may need blocks for itself.
-                let found: Result<Vec<_>, _> = left.map(|(inode, left)| place.find(inode, left)).collect();
-                found?.iter().fold(Ok(()), |done, found| done.and(place.restore(found)))
+                let found: Vec<_> =
+                    left.map(|(inode, left)| place.find(inode, left)).collect::<Result<_, _>>()?;
+                for found in &found {
+                    result = result.and(place.restore(found));
+                }
             }
         }
+        result
     }
 }

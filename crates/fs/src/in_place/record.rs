@@ -103,7 +103,7 @@ impl InPlace {
 /// The part of an extent before a page.
 fn before(extent: &Extent, page: Page) -> Option<Extent> {
     let blocks = page.0.saturating_sub(extent.logical.0).min(extent.blocks.into());
-    (blocks > 0).then(|| Extent { blocks: blocks as u32, ..*extent })
+    (blocks > 0).then_some(Extent { blocks: blocks as u32, ..*extent })
 }
 
 /// The part of an extent from a page on.

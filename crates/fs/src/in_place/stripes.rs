@@ -90,3 +90,46 @@ impl Drop for Storing<'_> {
         self.version.fetch_add(1, Ordering::SeqCst);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_stored_to_meanwhile_is_copied_again() {
+        let stripe = Stripe::default();
+        for spoiled in [0, 1, 3, TRIES] {
+            let mut copies = 0;
+            let copied = stripe.copied(|| {
+                copies += 1;
+                if copies <= spoiled {
+                    drop(stripe.store());
+                }
+                Err::<(), u32>(copies)
+            });
+            // The last one is made while nobody can store.
+            assert_eq!((copies, copied), (spoiled + 1, Err(spoiled + 1)));
+        }
+    }
+
+    #[test]
+    fn who_copies_waits_for_who_stores() {
+        let stripe = Stripe::default();
+        let storing = stripe.store();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| stripe.copied(|| Ok::<(), ()>(())).is_ok());
+            std::thread::yield_now();
+            assert!(!reader.is_finished(), "an odd version is no version to copy by");
+            drop(storing);
+            assert!(reader.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_stripe_ends_where_the_next_begins() {
+        let stripes = Stripes::new();
+        let of = |at| core::ptr::from_ref(stripes.of(Ino(7), ByteOffset(at)));
+        assert_eq!(of(0), of(STRIPE_BYTES - 1));
+        assert_ne!(of(0), of(STRIPE_BYTES));
+    }
+}

@@ -301,7 +301,7 @@ impl Pages {
     /// Records the size, if no dirty page stands behind it any more.
     fn record_size(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         let size = inode.size.load(Ordering::Acquire);
-        if inode.data.object.next_dirty(Page::FIRST).is_none() {
+        if inode.lock().record().size != size && inode.data.object.next_dirty(Page::FIRST).is_none() {
             self.meta.record_size(inode, size, || self.meta.growth_is_open(inode))?;
         }
         let recorded = inode.lock().record().size;

@@ -42,12 +42,28 @@ impl Stores {
         }
     }
 
+    /// The medium after a cut of power now that leaves all stores before a place and none behind.
+    fn cut_at(&self, place: usize) -> Ground {
+        let mut image = self.image.clone();
+        for (at, bytes) in self.open.iter().filter(|(at, _)| *at < place) {
+            image[*at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        Self::medium(&image)
+    }
+
+    fn medium(image: &[u8]) -> Ground {
+        let options = MemoryOptions { place: Place::Ram { bytes: BYTES }, flush: FlushTo::Process };
+        let medium = nvmed_nvm::Memory::open(options).unwrap();
+        medium.store(0, image).unwrap();
+        Ground::Medium(Arc::new(medium))
+    }
+
     /// The medium after a cut of power now: of each store that is open, each word for itself, as chance says.
     fn cut(&self, dice: &mut Dice) -> Ground {
         let mut image = self.image.clone();
         for (at, bytes) in &self.open {
             // Whole, not at all, or torn.
-            let chance = [0, 50, 100][dice.index(3)];
+            let chance = [0, 0, 0, 100, 100, 100, 50][dice.index(7)];
             let mut from = *at;
             while from < at + bytes.len() {
                 let to = ((from / WORD + 1) * WORD).min(at + bytes.len());
@@ -57,10 +73,7 @@ impl Stores {
                 from = to;
             }
         }
-        let options = MemoryOptions { place: Place::Ram { bytes: BYTES }, flush: FlushTo::Process };
-        let medium = nvmed_nvm::Memory::open(options).unwrap();
-        medium.store(0, &image).unwrap();
-        Ground::Medium(Arc::new(medium))
+        Self::medium(&image)
     }
 }
 
@@ -75,7 +88,8 @@ fn options(dice: &mut Dice) -> MountOptions {
 /// Steps from a seed, and cuts during some of them.
 fn power_cuts(seed: u64) {
     let mut dice = Dice::new(seed ^ 0xcafe);
-    let ground = Ground::medium(BYTES);
+    // What blocks held before is not nothing.
+    let ground = Ground::medium_of(&vec![0xa5; BYTES as usize]);
     let Ground::Medium(medium) = &ground else { unreachable!("it was just made") };
     let mut stores = Stores::of(medium);
     let record = Record::new();
@@ -89,14 +103,17 @@ fn power_cuts(seed: u64) {
         record.take().into_iter().for_each(|event| stores.take(event.what));
         step(&files, &mut model, &mut dice).unwrap();
         let events = record.take();
-        let cut = if dice.chance(20) { dice.index(events.len() + 1) } else { usize::MAX };
+        // What may go wrong goes wrong around fences.
+        let syncs = events.iter().any(|event| matches!(event.what, What::FenceDone { .. }));
+        let cut =
+            if dice.chance(if syncs { 90 } else { 10 }) { dice.index(events.len() + 1) } else { usize::MAX };
         for (index, event) in events.into_iter().enumerate() {
             if index == cut {
                 check_cut(&stores, &before.or(&model), &mut dice);
             }
             stores.take(event.what);
         }
-        if cut != usize::MAX {
+        if dice.chance(5) {
             check_cut(&stores, &model, &mut dice);
         }
     }
@@ -123,6 +140,45 @@ fn after_a_power_cut_everything_fsynced_is_there() {
 fn open(files: &FileSystem, name: &str) -> Arc<File> {
     let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
     files.open(&files.root(), name.as_bytes(), flags, 0o644, WHO).unwrap()
+}
+
+/// The log may be kept where all data is lost that no fence covers: at no moment of a sync does it tell of data, or of a
+/// size, that is not there.
+#[test]
+fn a_sync_tells_of_nothing_before_it_is_there() {
+    let keep = Allocate { keep_size: true, punch_hole: false, zero_range: false };
+    for (from, bytes) in [(5000, 100), (5000, 30_000), (8192, 4096)] {
+        let ground = Ground::medium_of(&vec![0xa5; BYTES as usize]);
+        let Ground::Medium(medium) = &ground else { unreachable!("it was just made") };
+        let data = FileSystem::probe(&ground.device()).unwrap().data_first as usize * 4096;
+        let mut stores = Stores::of(medium);
+        let record = Record::new();
+        medium.record(Arc::clone(&record));
+        let files = FileSystem::mount(ground.parts(memory(CACHE_BYTES), MountOptions::default())).unwrap();
+        let file = open(&files, "file");
+        let before = vec![1; from];
+        file.pwrite(&before, 0).unwrap();
+        if from == 8192 {
+            file.fallocate(keep, 8192, 8192).unwrap();
+        }
+        file.fsync().unwrap();
+        file.pwrite(&vec![2; bytes], from as u64).unwrap();
+        let after = [before.clone(), vec![2; bytes]].concat();
+        record.take().into_iter().for_each(|event| stores.take(event.what));
+        file.fsync().unwrap();
+        for event in record.take() {
+            stores.take(event.what);
+            let files = stores.cut_at(data).mount(CACHE_BYTES);
+            let mut found = vec![0; after.len() + 1];
+            let done = open(&files, "file").pread(&mut found, 0).unwrap();
+            found.truncate(done);
+            assert!(
+                found == before || found == after,
+                "{bytes} bytes at {from}: {done} bytes, {:?}",
+                found.last()
+            );
+        }
+    }
 }
 
 /// Blocks that were taken ahead of a file, and what was appended and cut off again, are free when it is closed.
@@ -153,6 +209,27 @@ fn what_was_taken_ahead_comes_back() {
         open(&files, "one").pread(&mut page, u64::from(at) * 4096).unwrap();
         assert_eq!(page, [at; 4096]);
     }
+}
+
+/// A write that begins in what nobody has allocated and ends in what was: of both, nothing is lost by a death.
+#[test]
+fn appends_run_into_what_was_allocated() {
+    let ground = Ground::medium(64 << 20);
+    let dead = memory(CACHE_BYTES);
+    let files = FileSystem::mount(ground.parts(dead.clone(), MountOptions::default())).unwrap();
+    let file = open(&files, "file");
+    let keep = Allocate { keep_size: true, punch_hole: false, zero_range: false };
+    file.fallocate(keep, 64 << 10, 64 << 10).unwrap();
+    file.pwrite(&[1; 100 << 10], 0).unwrap();
+    std::mem::forget((file, files));
+    let parts = ground.parts(memory(CACHE_BYTES), MountOptions::default());
+    let files = salvage(parts, &dead, &[]).unwrap();
+    let mut bytes = vec![0; 300 << 10];
+    assert_eq!(open(&files, "file").pread(&mut bytes, 0).unwrap(), 100 << 10);
+    assert!(bytes[..100 << 10] == [1; 100 << 10]);
+    files.unmount().unwrap();
+    drop(files);
+    ground.assert_sound();
 }
 
 /// What a file has appended and a dead process had told nobody of lies in blocks that look free: nobody is given them

@@ -141,8 +141,19 @@ impl Ground {
 
     /// A formatted one.
     pub fn medium(bytes: u64) -> Self {
+        Self::on_medium(bytes, &[])
+    }
+
+    /// A formatted one that held these bytes.
+    pub fn medium_of(held: &[u8]) -> Self {
+        Self::on_medium(held.len() as u64, held)
+    }
+
+    fn on_medium(bytes: u64, held: &[u8]) -> Self {
         let options = MemoryOptions { place: Place::Ram { bytes }, flush: FlushTo::Process };
-        let ground = Self::Medium(Arc::new(nvmed_nvm::Memory::open(options).expect("the host has memory")));
+        let medium = nvmed_nvm::Memory::open(options).expect("the host has memory");
+        medium.store(0, held).expect("the medium takes bytes");
+        let ground = Self::Medium(Arc::new(medium));
         let root = FormatOptions { uid: 0, gid: 0, ..FormatOptions::default() };
         FileSystem::format(&ground.device(), &root).expect("the medium formats");
         ground
