@@ -71,7 +71,8 @@ impl Guest<'_> {
         command.args(["--memory", &self.memory_mib.to_string(), "--timeout", &self.timeout_s.to_string()]);
         command.args(["--append", self.kernel_arguments, "--", "sh"]);
         command.arg(dir.0.join("plan")).arg(nvmed).arg(dir.0.join("file-load"));
-        let said = ended(&mut command)?;
+        // Below our own directory, so that nothing is left of it when all of this is killed.
+        let said = ended(command.env("VM_TMP", &dir.0))?;
         let text =
             std::fs::read_to_string(&counts).map_err(|error| LabError::program(counts.display(), &error))?;
         counts::parse(&text, &said).map_err(|reason| LabError::Results {
