@@ -379,3 +379,48 @@ impl Held<'_> {
         (state.epoch, state.armed, state.event) = (epoch, false, None);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmed_sys::{Mapping, Pages};
+    use nvmed_vdev::{Controller, ControllerConfig, InProcess, Media};
+
+    #[test]
+    fn an_identifier_says_whose_a_command_is() {
+        for (owner, bits) in [(Owner::Turn, 0), (Owner::Abort, 0x4000)] {
+            let cids = std::iter::successors(Some(0), |&cid| Some(owner.next(cid)));
+            assert!(cids.skip(1).take(40_000).all(|cid| cid & OWNER_BITS == bits), "{owner:?}");
+        }
+        for slot in 0..SLOTS as u16 {
+            let mut before = OWNER_BITS;
+            for _ in 0..600 {
+                let cid = next_of_slot(slot, before);
+                assert!(cid & OWNER_BITS == OWNER_BITS && cid % SLOTS as u16 == slot, "{slot}: {cid:x}");
+                assert!(cid != before && cid != u16::MAX, "{slot}: {cid:x}");
+                before = cid;
+            }
+        }
+        assert!(![0, 0x4000, OWNER_BITS].contains(&(EVENT_CID & OWNER_BITS)));
+    }
+
+    /// A reset may come between a look at the slots and their commands: these are of slots that are not there any more.
+    #[test]
+    fn commands_of_slots_of_before_a_reset_are_refused() {
+        let controller = Controller::new(ControllerConfig::default(), Media::null(1 << 20).unwrap());
+        let transport: Arc<dyn Transport> = Arc::new(InProcess::new(controller).unwrap());
+        let memory = Arc::new(Mapping::anonymous(RINGS_BYTES, Pages::Base).unwrap());
+        let address = transport.map(Arc::clone(&memory)).unwrap();
+        let ring = AdminRing::new(Region { memory, address, transport }, 0);
+        let push = |epoch| ring.push_slots(epoch, &mut [(3, SubmissionEntry::default())]);
+        ring.hold().restart(7);
+        assert!(matches!(push(7), Err(QueueFault::Reset)), "it is under way");
+        ring.open();
+        for epoch in [6, 8] {
+            assert!(matches!(push(epoch), Err(QueueFault::Reset)), "of epoch {epoch}");
+        }
+        assert!(ring.cid_of_slot(3).is_none() && ring.has_idle_slots());
+        assert!(push(7).is_ok());
+        assert!(ring.cid_of_slot(3).is_some() && !ring.has_idle_slots());
+    }
+}

@@ -215,4 +215,14 @@ fn a_namespace_that_changes_is_looked_at_again() {
     puppet.resize(2 * LBAS);
     assert_eq!(engine.take_event().unwrap(), Some(AsyncEvent::NAMESPACE_CHANGED));
     pair.submit(&Request { lba: Lba(2 * LBAS - 8), ..read(2) }).unwrap();
+    // The controller has forgotten that the host waits for events, and is told so again; always once.
+    engine.reset().unwrap();
+    puppet.resize(LBAS);
+    assert_eq!(engine.take_event().unwrap(), Some(AsyncEvent::NAMESPACE_CHANGED));
+    assert_eq!(engine.take_event().unwrap(), None);
+    assert_eq!(
+        puppet.admin(AdminOpcode::AsyncEventRequest).len(),
+        5,
+        "at first, after each event, and the reset"
+    );
 }

@@ -29,7 +29,11 @@ fn engine(vices: Vices, hmb_io_slots: u16) -> (Arc<Puppet>, NvmeEngine) {
 }
 
 fn host(slots: u16) -> Host {
-    let (puppet, engine) = engine(Vices { slots: 8, ..Vices::default() }, slots);
+    host_of(Vices { slots: slots.max(8), ..Vices::default() }, slots)
+}
+
+fn host_of(vices: Vices, slots: u16) -> Host {
+    let (puppet, engine) = engine(vices, slots);
     let pair = engine.urgent_queues(4).unwrap().pop().unwrap();
     let memory = Arc::new(Mapping::anonymous(1 << 21, Pages::Base).unwrap());
     let address = engine.map(Arc::clone(&memory)).unwrap();
@@ -177,9 +181,32 @@ fn a_long_request_takes_several_slots_and_ends_once() {
         let share = &bytes[n * (124 << 10)..((n + 1) * (124 << 10)).min(300 << 10)];
         assert!(share.iter().all(|&byte| u32::from(byte) == command.cdw10 + 1), "command {n}");
     }
-    // More than eight slots would be needed.
-    host.put(Operation::Read, 0, 2056, 2);
-    assert_eq!((host.puppet.slot_commands().len(), host.puppet.serve(FIRST)), (0, 2));
+    // More than eight slots are for nobody, be they there.
+    for slots in [8, 16] {
+        let mut host = self::host(slots);
+        host.put(Operation::Read, 0, 2056, 2);
+        assert_eq!((host.puppet.slot_commands().len(), host.puppet.serve(FIRST)), (0, 2));
+    }
+}
+
+#[test]
+fn no_command_moves_more_than_the_drive_takes() {
+    // 2^2 pages.
+    let mut host = host_of(Vices { slots: 8, mdts: 2, ..Vices::default() }, 8);
+    host.put(Operation::Read, 0, 80, 1);
+    let told: Vec<_> = host.puppet.slot_commands().iter().map(|(_, told)| told.bytes >> 10).collect();
+    assert_eq!(told, [16, 16, 8]);
+}
+
+/// The queue of slots has not heard of it yet, and finds out with the first request.
+#[test]
+fn what_the_admin_queue_does_not_take_goes_by_the_queue_below() {
+    let mut host = host(1);
+    host.puppet.end(0x1234, Status::SUCCESS);
+    assert!(host.engine.identify_controller().is_err());
+    host.read(1);
+    assert_eq!((host.puppet.slot_commands().len(), host.puppet.serve(FIRST)), (0, 1));
+    assert_eq!((host.tags(), host.pair.outstanding()), (vec![1], 0));
 }
 
 #[test]
@@ -234,6 +261,16 @@ fn a_request_in_slots_is_aborted_by_its_commands() {
     let done = host.polled();
     assert_eq!((done.len(), done[0].tag), (1, 2));
     assert!(done[0].result.unwrap_err().status.is(Status::ABORT_REQUESTED));
+    // One that went by the queue below is aborted there.
+    (11..=13).for_each(|tag| host.read(tag));
+    host.read(14);
+    let below = host.puppet.fetch(FIRST);
+    host.pair.cancel(14).unwrap();
+    let last = host.puppet.admin(AdminOpcode::Abort).last().map(|abort| abort.cdw10);
+    assert_eq!(last, Some(u32::from(below[0].cid) << 16 | FIRST));
+    host.puppet.post(FIRST, host.puppet.good(FIRST, below[0].cid, Status::ABORT_REQUESTED));
+    assert!(host.polled()[0].result.is_err());
+    assert_eq!((host.serve_slots(), host.tags().len()), (3, 3));
     // The slots go on.
     host.puppet.end(commands[0].0.cid, Status::SUCCESS);
     assert_eq!(host.tags(), [1]);
@@ -256,7 +293,57 @@ fn a_completion_that_makes_no_sense_ends_the_use_of_slots() {
     assert_eq!((host.puppet.slot_commands().len(), host.puppet.serve(FIRST), host.tags()), (0, 1, vec![3]));
     host.engine.reset().unwrap();
     host.read(4);
+    assert!(host.polled().is_empty() && host.pair.outstanding() == 1, "what was wrong is over");
     assert_eq!((host.serve_slots(), host.tags()), (1, vec![4]));
+}
+
+#[test]
+fn what_the_drive_ends_waits_for_room_in_the_queue_below() {
+    for is_reset in [false, true] {
+        let (mut host, flushes) = host_with_two_that_wait();
+        if is_reset {
+            host.engine.reset().unwrap();
+            let done = host.polled();
+            assert_eq!((done.len(), host.pair.outstanding()), (flushes + 2, 0));
+            assert!(done.iter().all(|done| fault(done) == Some(QueueFault::Reset)), "{done:?}");
+            continue;
+        }
+        assert_eq!((host.puppet.serve(FIRST), host.tags()), (flushes, vec![9; flushes]));
+        assert!(host.polled().is_empty());
+        assert_eq!((host.puppet.serve(FIRST), host.tags()), (2, vec![1, 2]));
+    }
+}
+
+/// A host with the requests 1 and 2, which the drive has ended in their slots, and a queue below them that is full of
+/// flushes, so many.
+fn host_with_two_that_wait() -> (Host, usize) {
+    let mut host = host(2);
+    (1..=2).for_each(|tag| host.read(tag));
+    let flush = Request { operation: Operation::Flush, lba: Lba(0), blocks: 0, data: &[], tag: 9, stream: 0 };
+    let mut flushes = 0;
+    while host.pair.submit(&flush).is_ok() {
+        flushes += 1;
+    }
+    host.pair.ring();
+    for (command, _) in host.puppet.slot_commands() {
+        host.puppet.end(command.cid, Status::SEQUENCE_ERROR);
+    }
+    assert!(flushes > 0 && host.polled().is_empty());
+    assert_eq!(host.pair.outstanding(), flushes + 2, "they wait");
+    (host, flushes)
+}
+
+/// The queue of slots hears of a reset when it is looked at; until then it has requests of before.
+#[test]
+fn a_request_after_a_reset_does_not_take_the_place_of_one_before_it() {
+    let mut host = host(2);
+    host.read(1);
+    assert_eq!(host.puppet.slot_commands().len(), 1);
+    host.engine.reset().unwrap();
+    host.read(2);
+    let done = host.polled();
+    assert_eq!((done.len(), done[0].tag, fault(&done[0])), (1, 1, Some(QueueFault::Reset)));
+    assert_eq!((host.puppet.slot_commands().len(), host.puppet.serve(FIRST), host.tags()), (0, 1, vec![2]));
 }
 
 #[test]
@@ -298,6 +385,66 @@ fn slots_are_of_one_pair_at_a_time() {
     host.puppet.end(command.cid, Status::SUCCESS);
     let mut fourth = host.engine.urgent_queues(4).unwrap().pop().unwrap();
     assert_eq!(slots_of(&host, &mut *fourth), 1);
+    assert!(polled(&mut *fourth).is_empty(), "what has ended was another pair's");
+}
+
+/// Whoever sends a command of their own looks at the same queue, and leaves to the slots what is theirs.
+fn look_beside(host: &Host) {
+    host.engine.identify_controller().unwrap();
+}
+
+#[test]
+fn what_has_ended_before_a_reset_is_nobody_s_afterwards() {
+    let mut host = host(2);
+    host.read(1);
+    assert_eq!(host.serve_slots(), 1);
+    look_beside(&host);
+    host.engine.reset().unwrap();
+    assert_eq!(host.polled().iter().map(fault).collect::<Vec<_>>(), [Some(QueueFault::Reset)]);
+    host.read(2);
+    let commands = host.puppet.slot_commands();
+    assert!(host.polled().is_empty() && host.pair.outstanding() == 1, "the drive has not done it");
+    host.puppet.end(commands[0].0.cid, Status::SUCCESS);
+    assert_eq!(host.tags(), [2]);
+}
+
+/// A completion of the command that a slot had before is of no command.
+#[test]
+fn a_late_completion_is_not_taken_for_the_next_command_s() {
+    let mut host = host(1);
+    host.read(1);
+    let before = host.puppet.slot_commands()[0].0;
+    host.puppet.end(before.cid, Status::SUCCESS);
+    assert_eq!(host.tags(), [1]);
+    host.read(2);
+    let next = host.puppet.slot_commands()[0].0;
+    assert_eq!(next.cdw10, before.cdw10, "there is one slot");
+    assert_ne!(next.cdw11, before.cdw11, "metadata of another command has another number");
+    host.puppet.end(before.cid, Status::SUCCESS);
+    let done = host.polled();
+    assert_eq!((done.len(), fault(&done[0])), (1, Some(QueueFault::UnknownCommand { cid: before.cid })));
+}
+
+#[test]
+fn nonsense_that_somebody_else_has_found_ends_the_use_of_slots() {
+    let mut host = host(2);
+    host.read(1);
+    host.puppet.end(0x1234, Status::SUCCESS);
+    assert!(host.engine.identify_controller().is_err());
+    let done = host.polled();
+    assert_eq!((done.len(), fault(&done[0])), (1, Some(QueueFault::UnknownCommand { cid: 0x1234 })));
+}
+
+#[test]
+fn what_has_ended_of_a_request_is_not_aborted() {
+    let mut host = host(4);
+    host.put(Operation::Read, 0, 300, 1);
+    let commands = host.puppet.slot_commands();
+    host.puppet.end(commands[0].0.cid, Status::SUCCESS);
+    look_beside(&host);
+    host.pair.cancel(1).unwrap();
+    let aborted: Vec<_> = host.puppet.admin(AdminOpcode::Abort).iter().map(|abort| abort.cdw10).collect();
+    assert_eq!(aborted, [u32::from(commands[1].0.cid) << 16]);
 }
 
 #[test]
@@ -306,6 +453,10 @@ fn without_slots_the_path_is_another() {
         (Vices { slots: 8, ..Vices::default() }, 0),
         (Vices::default(), 8),
         (Vices { slots: 8, strange_block: true, ..Vices::default() }, 8),
+        // No slot, which is none; more slots, and larger ones, than were asked for.
+        (Vices { slots: 8, grants: Some((0, 32)), ..Vices::default() }, 8),
+        (Vices { slots: 8, grants: Some((8, 32)), ..Vices::default() }, 4),
+        (Vices { slots: 8, grants: Some((8, 33)), ..Vices::default() }, 8),
     ] {
         let (puppet, engine) = engine(vices, wanted);
         assert_eq!(engine.urgent_path(), UrgentPath::Reserved, "{vices:?}, {wanted} wanted");
@@ -315,6 +466,12 @@ fn without_slots_the_path_is_another() {
         let asked: Vec<_> = asked.iter().filter(|entry| entry.cdw10 == FeatureId::HmbIo as u32).collect();
         // Slots that nobody will use are given back.
         assert_eq!(asked.last().map_or(0, |entry| entry.cdw11), 0);
-        assert_eq!(asked.len(), if vices.strange_block { 2 } else { 0 });
+        assert_eq!(asked.len(), if vices.strange_block || vices.grants.is_some() { 2 } else { 0 });
     }
+    // No more is asked for than is offered.
+    let (puppet, engine) = engine(Vices { slots: 3, ..Vices::default() }, 8);
+    assert_eq!(engine.urgent_path(), UrgentPath::HmbIo { slots: 3, slot_bytes: 128 << 10 });
+    let asked = puppet.admin(AdminOpcode::SetFeatures);
+    let asked = asked.iter().filter(|entry| entry.cdw10 == FeatureId::HmbIo as u32);
+    assert_eq!(asked.map(|entry| entry.cdw11 & 0xffff).collect::<Vec<_>>(), [3]);
 }

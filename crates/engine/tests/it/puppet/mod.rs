@@ -60,6 +60,10 @@ pub struct Vices {
     /// Slots of HMB-I/O that it offers, which is no vice, with a control block of another version if it is told so.
     pub slots: u16,
     pub strange_block: bool,
+    /// Its MDTS, where it offers slots.
+    pub mdts: u8,
+    /// What it grants, whatever it was asked for.
+    pub grants: Option<(u16, u16)>,
 }
 
 /// What Identify says of a controller that can be driven.
@@ -205,7 +209,10 @@ impl Puppet {
             return None;
         }
         let asked = HmbIoSlots::of(command.cdw11);
-        let granted = HmbIoSlots { slots: asked.slots.min(self.vices.slots), ..asked };
+        let mut granted = HmbIoSlots { slots: asked.slots.min(self.vices.slots), ..asked };
+        if let (Some((slots, pages)), 1..) = (self.vices.grants, asked.slots) {
+            granted = HmbIoSlots { slots, pages };
+        }
         let mut block = HmbIoControl::new(granted);
         block.version += u32::from(self.vices.strange_block);
         (0..granted.slots).for_each(|slot| block.places[usize::from(slot)] = Self::places(slot));
@@ -322,6 +329,7 @@ impl Puppet {
             state.csts = 0;
             state.queues.clear();
             state.tails.clear();
+            state.event = None;
             return;
         }
         let wide = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -391,7 +399,7 @@ impl Puppet {
             IDENTIFY if command.cdw10 == 1 => {
                 let mut page = good_controller();
                 if self.vices.slots > 0 {
-                    (page.hmpre, page.mdts) = (1024, 0);
+                    (page.hmpre, page.mdts) = (1024, self.vices.mdts);
                     let mut drive = DriveIdentity::default();
                     (drive.hmb_io_version, drive.hmb_io_slots) =
                         (HmbIoControl::VERSION, self.vices.slots.into());
