@@ -315,8 +315,8 @@ fn assert_ways(ways: &[Way<'_>]) {
     }
 }
 
-/// By the record of the drive: the data of an urgent file passes others, however it is written; that of others does not,
-/// be it in the same mount.
+/// By the record of the drive: the data of an urgent file passes others, however it is written; that of others does
+/// not, be it in the same mount.
 #[test]
 fn a_file_that_is_urgent_is_so_at_the_drive() {
     let urgent = Policy { urgent: true, ..Policy::default() };

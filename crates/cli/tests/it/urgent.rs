@@ -189,8 +189,8 @@ fn kill(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
 }
 
-/// SIGKILL amid the urgent writes of a drive that stays: it has open blocks of a stream of their own then. Opened again,
-/// it has all that was durable, and goes on in the same blocks.
+/// SIGKILL amid the urgent writes of a drive that stays: it has open blocks of a stream of their own then. Opened
+/// again, it has all that was durable, and goes on in the same blocks.
 #[test]
 fn a_drive_that_is_killed_amid_urgent_writes_has_them_and_its_state() {
     const OPEN_FOR_URGENT: u8 = 6;

@@ -59,8 +59,8 @@ fn freed_blocks_are_discarded_once_their_removal_is_durable() {
     assert!(read(&files, "kept") == content(1));
 }
 
-/// What the device is told of freed blocks passes nobody, also where an urgent caller tells it: of what was removed when
-/// that is durable, and of all free space.
+/// What the device is told of freed blocks passes nobody, also where an urgent caller tells it: of what was removed
+/// when that is durable, and of all free space.
 #[test]
 fn discards_are_not_urgent() {
     let disk = Disk::new(64 << 20);
