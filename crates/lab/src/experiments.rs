@@ -1,6 +1,7 @@
 //! Which experiments there are.
 
 mod baseline;
+mod hmb;
 mod hmbio;
 mod iiswc15;
 mod mobile;
@@ -18,7 +19,7 @@ use crate::experiment::Experiment;
 /// here, and its entry in `data/published.json`.
 #[must_use]
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    static ALL: [&dyn Experiment; 41] = [
+    static ALL: [&dyn Experiment; 42] = [
         &baseline::SEQUENTIAL,
         &baseline::RANDREAD_1T,
         &baseline::RANDWRITE_1T,
@@ -60,6 +61,7 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &nvmfs::WRITE_QUEUEING,
         &nvmfs::Xip,
         &nvmfs::Cumulative,
+        &hmb::MapFormula,
     ];
     &ALL
 }

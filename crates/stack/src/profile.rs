@@ -91,7 +91,8 @@ impl DriveProfile {
     }
 
     /// The text that it was read from.
-    pub(crate) fn text(&self) -> &str {
+    #[must_use]
+    pub fn text(&self) -> &str {
         &self.text
     }
 
