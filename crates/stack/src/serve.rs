@@ -27,6 +27,13 @@ impl ServedDevice {
         if virtual_spec.behaviour.clock() == Clock::Virtual {
             return Err(StackError::Spec { device: spec.to_string(), error: SpecError::SimulatedTime });
         }
+        let slots = virtual_spec.driver.hmb_io_slots;
+        if slots > 0 {
+            return Err(StackError::Spec {
+                device: spec.to_string(),
+                error: SpecError::ClientsDriver { slots },
+            });
+        }
         let controller = device::controller(virtual_spec, open, None)?;
         let function = PciFunction::new(controller).map_err(|error| StackError::Thread { error })?;
         let server = Server::bind(socket).map_err(|error| StackError::Serve { error })?;

@@ -252,6 +252,17 @@ fn a_drive_says_what_it_is() {
     );
 }
 
+/// Keeps a drive as it is now.
+fn copy_drive(scratch: &Scratch) {
+    for (from, to) in [("drive.img", "before.img"), ("drive.img.flash", "before.img.flash")] {
+        let copied = std::process::Command::new("cp")
+            .args(["-a", "--", &scratch.path(from).display().to_string()])
+            .arg(scratch.path(to))
+            .status();
+        assert!(copied.unwrap().success());
+    }
+}
+
 /// A threaded run records its arrivals; replayed in virtual time they are due at the same times.
 #[test]
 fn what_a_drive_has_recorded_is_due_at_the_same_times_again() {
@@ -264,13 +275,7 @@ fn what_a_drive_has_recorded_is_due_at_the_same_times_again() {
     ];
     for (device, as_it_was) in drives {
         for clock in ["threaded", "virtual"] {
-            for (from, to) in [("drive.img", "before.img"), ("drive.img.flash", "before.img.flash")] {
-                let copied = std::process::Command::new("cp")
-                    .args(["-a", "--", &scratch.path(from).display().to_string()])
-                    .arg(scratch.path(to))
-                    .status();
-                assert!(copied.unwrap().success());
-            }
+            copy_drive(&scratch);
             let load = ["--pattern", "randrw", "--depth", "8", "--count", "2000", "--seed", "3"];
             let device = format!("{device}{clock}");
             scratch.ok(["bench", &device, "--destroy-data"].into_iter().chain(load));
@@ -313,11 +318,13 @@ fn what_a_drive_has_recorded_is_due_at_the_same_times_again() {
 #[test]
 fn what_a_drive_with_a_host_memory_buffer_has_recorded_is_due_at_the_same_times_again() {
     let scratch = Scratch::new();
-    scratch.file("plain.img", vec![0; 64 << 20]);
-    let hmb = "hmb=1M,hmb_use=read:60+write:40,record=run.csv";
-    let as_it_was = "virtual:plain.img?profile=tlc";
+    // A drive that is full, so that its reads come from flash.
+    scratch.ok(["device", "create", "drive.img", "--profile", "tlc", "--size", "64M", "--used"]);
+    let as_it_was = "virtual:before.img";
     for clock in ["threaded", "virtual"] {
-        let device = format!("virtual:plain.img?profile=tlc,{hmb},clock={clock}");
+        copy_drive(&scratch);
+        let hmb = "hmb=1M,hmb_use=read:60+write:40";
+        let device = format!("virtual:drive.img?{hmb},record=run.csv,clock={clock}");
         let load = ["--pattern", "randrw", "--depth", "8", "--count", "2000", "--seed", "3"];
         scratch.ok(["bench", &device, "--destroy-data"].into_iter().chain(load));
         let said = scratch.ok(["device", "replay", as_it_was, "run.csv"]);

@@ -2,7 +2,10 @@
 
 use crate::scratch::Scratch;
 use nvmed_engine::{Completion, DeviceError, Engine, Operation, QueueOptions, QueuePair, Request, Segment};
-use nvmed_stack::{DeviceSpec, Open, open_engine};
+use nvmed_io::caller::{self, Urgency};
+use nvmed_io::{Binding, Source};
+use nvmed_nvme::{DriveLog, LogPage};
+use nvmed_stack::{DeviceSpec, Open, open_device, open_engine};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{DeviceAddress, Lba};
 use rustix::io::Errno;
@@ -12,6 +15,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use zerocopy::{FromZeros, IntoBytes};
 
 /// Names the socket to a copy of this program that is to be a client and be killed.
 const CLIENT: &str = "NVMED_TEST_CLIENT";
@@ -135,6 +139,8 @@ fn what_cannot_be_served_is_said() {
     scratch.fails(["serve-device", "vfio-user:x.sock", "-s", "s.sock"], 2, "no virtual device");
     let simulated = "virtual:?media=dram,size=16M,clock=virtual";
     scratch.fails(["serve-device", simulated, "-s", "s.sock"], 2, "take clock=threaded");
+    let asking = "virtual:?media=dram,size=64M,profile=tlc,hmb=8M,hmb_io_slots=8,hmb_io=4";
+    scratch.fails(["serve-device", asking, "-s", "s.sock"], 2, "vfio-user:SOCKET?hmb_io=4");
     scratch.fails(["serve-device", device, "-s", "no/such/s.sock"], 1, "No such file");
     scratch.fails(["serve-device", device, "-s", &"s".repeat(200)], 1, "at most 107 bytes");
     scratch.file("plain", "mine");
@@ -153,6 +159,52 @@ fn what_cannot_be_served_is_said() {
     while scratch.run(["info", "vfio-user:s.sock"]).status == 3 && begun.elapsed() < PATIENCE {}
     scratch.ok(["info", "vfio-user:s.sock"]);
     scratch.fails(["info", "vfio-user:s.sock?nsid=7"], 1, "Invalid Namespace");
+}
+
+/// The client's driver lends memory to the served drive, and has slots of HMB-I/O there, by which an urgent program's
+/// requests go.
+#[test]
+fn a_served_drive_has_slots_in_its_clients_memory() {
+    let scratch = Scratch::new();
+    let device = "virtual:?media=dram,size=64M,profile=tlc-urgent,hmb=8M,hmb_io_slots=8";
+    let server = Server::start(&scratch, device);
+    let client = "vfio-user:s.sock?hmb_io=4";
+    // As for `Host::new`: a child of another test may have the last client's socket.
+    let begun = Instant::now();
+    while scratch.run(["info", client]).status == 3 && begun.elapsed() < PATIENCE {}
+    let page = scratch.ok(["info", client]);
+    for words in [
+        "would like 8.0 MiB of the host's memory, and has 8.0 MiB in 2 ranges\n",
+        "offers HMB-I/O: up to 8 slots in the host's memory\n",
+        "urgent requests go by hmb-io: 4 slots of 128.0 KiB in the host's memory\n",
+    ] {
+        assert!(page.contains(words), "no {words:?} in {page}");
+    }
+    // The memory that it has lent is shared by descriptor, and the data passes through it.
+    let spec =
+        DeviceSpec::parse(&format!("vfio-user:{}?hmb_io=4", scratch.path("s.sock").display())).unwrap();
+    let opened = loop {
+        match open_device(&spec, Open::Existing { locked_by_run: false }) {
+            Ok(device) => break device,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+        }
+    };
+    let memory = Arc::new(Mapping::anonymous(1 << 16, Pages::Base).unwrap());
+    let address = opened.map(Arc::clone(&memory)).unwrap();
+    let page = |at: u64| [Segment { address: address.plus(at), bytes: 4096 }];
+    let handle = opened.handle(Binding::Queue(0));
+    opened.expect_urgent(Source::Told);
+    memory.fill(0, 4096, 0x5a);
+    caller::with(Urgency::Urgent, || handle.write(Lba(8), &page(0), false)).unwrap();
+    caller::with(Urgency::Urgent, || handle.read(Lba(8), &page(8192))).unwrap();
+    let mut read = [0; 4096];
+    memory.read(8192, &mut read);
+    assert_eq!(read, [0x5a; 4096]);
+    let mut log = DriveLog::new_zeroed();
+    opened.engine().log_page(LogPage::DRIVE.0, log.as_mut_bytes()).unwrap();
+    assert_eq!((log.hmb_io_reads, log.hmb_io_writes, log.hmb_io_errors), (1, 1, 0));
+    drop((handle, opened));
+    server.end(Signal::TERM);
 }
 
 #[test]

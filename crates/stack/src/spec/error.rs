@@ -27,6 +27,15 @@ pub enum SpecError {
     /// Simulated time passes in the calls of a host in the same process.
     #[error("clock=virtual is simulated time, which does not pass for another process; take clock=threaded")]
     SimulatedTime,
+    /// The driver of a served device is its client's.
+    #[error(
+        "`hmb_io` is what a driver asks for, and a served device has the driver of its client; leave it out here, and \
+         give it to the client: vfio-user:SOCKET?hmb_io={slots}"
+    )]
+    ClientsDriver {
+        /// Slots of HMB-I/O that were asked for.
+        slots: u16,
+    },
     /// Only a virtual device can be served.
     #[error("engine `{name}` is no virtual device; only those can be served (virtual:disk.img)")]
     NotServed {
