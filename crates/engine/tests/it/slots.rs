@@ -333,6 +333,18 @@ fn host_with_two_that_wait() -> (Host, usize) {
     (host, flushes)
 }
 
+#[test]
+fn what_the_drive_ends_may_be_beyond_the_namespace_by_then() {
+    let mut host = host(2);
+    host.put(Operation::Read, LBAS - 8, 8, 1);
+    let command = host.puppet.slot_commands()[0].0;
+    host.puppet.resize(LBAS / 2);
+    host.pair.check();
+    host.puppet.end(command.cid, Status::SEQUENCE_ERROR);
+    let done = host.polled();
+    assert!(done[0].tag == 1 && done[0].result.unwrap_err().status.is(Status::LBA_OUT_OF_RANGE), "{done:?}");
+}
+
 /// The queue of slots hears of a reset when it is looked at; until then it has requests of before.
 #[test]
 fn a_request_after_a_reset_does_not_take_the_place_of_one_before_it() {
