@@ -142,8 +142,8 @@ fn open(files: &FileSystem, name: &str) -> Arc<File> {
     files.open(&files.root(), name.as_bytes(), flags, 0o644, WHO).unwrap()
 }
 
-/// The log may be kept where all data is lost that no fence covers: at no moment of a sync does it tell of data, or of a
-/// size, that is not there.
+/// The log may be kept where all data is lost that no fence covers: at no moment of a sync does it tell of data, or of
+/// a size, that is not there.
 #[test]
 fn a_sync_tells_of_nothing_before_it_is_there() {
     let keep = Allocate { keep_size: true, punch_hole: false, zero_range: false };
