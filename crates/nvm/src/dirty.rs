@@ -23,7 +23,8 @@ pub(crate) struct Dirty {
 }
 
 impl Dirty {
-    /// No granule, of `granule` bytes each, of `bytes` bytes. Its pages appear when touched, so that opening does not depend on the size.
+    /// No granule, of `granule` bytes each, of `bytes` bytes. Its pages appear when touched, so that opening does not
+    /// depend on the size.
     ///
     /// # Errors
     /// What `mmap` answers.

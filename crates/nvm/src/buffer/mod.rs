@@ -207,8 +207,8 @@ impl Buffer {
         ragged(Span { offset: all.end(), bytes: span.end() - all.end() })
     }
 
-    /// Pins a frame, which is brought if it is not there. `covered`: all of it will be stored, so that its bytes are not
-    /// read from the medium.
+    /// Pins a frame, which is brought if it is not there. `covered`: all of it will be stored, so that its bytes are
+    /// not read from the medium.
     ///
     /// # Errors
     /// The medium below cannot be read.

@@ -145,8 +145,8 @@ impl Model {
         let _ = self.begin(Kind::Read, span, Job::Fill(frame, ahead));
     }
 
-    /// Lines of a page leave their frame: they wait in the log, or are programmed where there is none. `more` takes what
-    /// waits in the frame of a page, and says whether that frame is there.
+    /// Lines of a page leave their frame: they wait in the log, or are programmed where there is none. `more` takes
+    /// what waits in the frame of a page, and says whether that frame is there.
     pub(crate) fn leave(&mut self, page: u64, lines: u64, more: impl FnMut(u64) -> (u64, bool)) {
         if lines == 0 {
             return;

@@ -1,4 +1,4 @@
-//! Buffers in front of slow media: the same bytes whatever comes and leaves, what a fence promises, pins, time and wear.
+//! Buffers in front of slow media: the same bytes whatever comes and leaves, what a fence promises, pins, time, wear.
 
 use crate::{Scratch, alone, file};
 use nvmed_dice::Dice;
@@ -105,8 +105,8 @@ fn the_bytes_are_those_of_a_medium_without_a_buffer() {
     }
 }
 
-/// Data, a fence, and what points to it, again and again, in a buffer so small that what points leaves it at once: after
-/// a cut at any event, what points on the medium points to what is there, and all that a fence covers is there.
+/// Data, a fence, and what points to it, again and again, in a buffer so small that what points leaves it at once:
+/// after a cut at any event, what points on the medium points to what is there, and all that a fence covers is there.
 #[test]
 fn what_is_written_home_is_in_the_order_of_fences() {
     let _alone = alone();
