@@ -384,6 +384,10 @@ impl Memory {
             return;
         }
         instructions::drain();
+        if let Some(buffer) = &self.buffer {
+            // What cannot be written home stays, and the next fence says so.
+            let _ = buffer.settle(&self.medium, &|what| self.note(what));
+        }
         self.note(|| What::Settle);
     }
 

@@ -47,6 +47,8 @@ struct Inner {
     coming: HashSet<u64>,
     /// Ranges of which frames come ahead.
     streams: Vec<Stream>,
+    /// Pages that a fence programs, in the order in which they were written home; some may have left since.
+    waiting: Vec<u64>,
 }
 
 /// A buffer in front of a medium.
@@ -107,6 +109,7 @@ impl Buffer {
                 hand: 0,
                 coming: HashSet::new(),
                 streams: Vec::new(),
+                waiting: Vec::new(),
             }),
             used_ahead: AtomicU64::new(0),
             pinned: AtomicU64::new(0),

@@ -101,11 +101,14 @@ impl Model {
         self.met.pop()
     }
 
-    /// How long the caller has to wait until something more is done; a virtual clock is there at once.
-    pub(crate) fn until_next(&mut self) -> Duration {
-        if !self.met.is_empty() {
-            return Duration::ZERO;
-        }
+    /// How long the caller has to wait until a frame may have arrived.
+    pub(crate) fn until_arrival(&mut self) -> Duration {
+        // Some may have while room for another command was waited for.
+        if self.met.is_empty() { self.until_next() } else { Duration::ZERO }
+    }
+
+    /// How long until something more is done; a virtual clock is there at once.
+    fn until_next(&mut self) -> Duration {
         let due = self.flash.next_due();
         assert!(due != u64::MAX, "somebody waits, and nothing is under way");
         if self.begun.is_none() {

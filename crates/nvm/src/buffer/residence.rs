@@ -40,7 +40,7 @@ impl Buffer {
                 && !self.begin(&mut inner, (medium, note), frame, covered, false)?
             {
                 // Every frame has a pin, or is on its way.
-                let wait = if inner.coming.is_empty() { None } else { Some(inner.model.until_next()) };
+                let wait = if inner.coming.is_empty() { None } else { Some(inner.model.until_arrival()) };
                 drop(inner);
                 wait.map_or_else(std::thread::yield_now, std::thread::sleep);
                 continue;
@@ -49,7 +49,7 @@ impl Buffer {
                 return Ok(());
             }
             self.follow(&mut inner, (medium, note), (frame, true))?;
-            let wait = inner.model.until_next();
+            let wait = inner.model.until_arrival();
             drop(inner);
             std::thread::sleep(wait);
         }
@@ -138,7 +138,7 @@ impl Buffer {
     fn leave(&self, inner: &mut Inner, medium: &Medium, note: Note<'_>, frame: u64) -> Result<(), Status> {
         let span = self.frames.span(frame);
         for page in pages(span) {
-            self.save(medium, note, page)?;
+            self.save(inner, medium, note, page)?;
         }
         for page in pages(span) {
             let lines = self.unprogrammed.u64(page as usize * 8).swap(0, Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl Buffer {
     ///
     /// # Errors
     /// The medium below cannot take them: they stay.
-    fn save(&self, medium: &Medium, note: Note<'_>, page: u64) -> Result<(), Status> {
+    fn save(&self, inner: &mut Inner, medium: &Medium, note: Note<'_>, page: u64) -> Result<(), Status> {
         let word = self.unsaved.u64(page as usize * 8);
         let lines = word.swap(0, Ordering::AcqRel);
         let way = medium.write_back;
@@ -184,7 +184,10 @@ impl Buffer {
         }
         // Another thread's fence relies on it.
         instructions::drain();
-        self.unprogrammed.u64(page as usize * 8).fetch_or(lines, Ordering::Relaxed);
+        let before = self.unprogrammed.u64(page as usize * 8).fetch_or(lines, Ordering::Relaxed);
+        if before == 0 && lines != 0 && !inner.model.kept {
+            inner.waiting.push(page);
+        }
         Ok(())
     }
 
@@ -195,25 +198,36 @@ impl Buffer {
         What::WrittenHome { at: span.offset, bytes }
     }
 
-    /// Writes home all that was settled before; and programs it where the buffer is lost with the power.
+    /// Writes home all that was stored: what is settled outlives the process, as it does without a buffer.
     ///
     /// # Errors
     /// Something could not be written home: it stays in the buffer.
-    pub(crate) fn fence(&self, medium: &Medium, note: Note<'_>) -> Result<(), Status> {
-        let mut inner = self.inner.lock();
-        let mut pages = Vec::new();
-        self.touched.take_each(|page| pages.push(page));
-        for &page in &pages {
+    pub(crate) fn settle(&self, medium: &Medium, note: Note<'_>) -> Result<(), Status> {
+        self.save_all(&mut self.inner.lock(), medium, note)
+    }
+
+    fn save_all(&self, inner: &mut Inner, medium: &Medium, note: Note<'_>) -> Result<(), Status> {
+        let mut saved = Ok(());
+        self.touched.take_each(|page| {
             let is_home = || self.unsaved.u64(page as usize * 8).load(Ordering::Relaxed) == 0;
             debug_assert!(self.is_there(page) || is_home(), "page {page} left with what is not home");
-            self.save(medium, note, page)?;
-        }
+            let one = self.save(inner, medium, note, page);
+            saved = saved.and(one);
+        });
+        saved
+    }
+
+    /// Writes home all that was settled before; and programs it where the buffer is lost with the power.
+    ///
+    /// # Errors
+    /// As [`Buffer::settle`].
+    pub(crate) fn fence(&self, medium: &Medium, note: Note<'_>) -> Result<(), Status> {
+        let inner = &mut *self.inner.lock();
+        self.save_all(inner, medium, note)?;
         if !inner.model.kept {
-            let frames: Vec<_> = pages
-                .iter()
-                .map(|&page| (page, self.unprogrammed.u64(page as usize * 8).swap(0, Ordering::Relaxed)))
-                .filter(|(_, lines)| *lines != 0)
-                .collect();
+            let lines_of = |page: u64| self.unprogrammed.u64(page as usize * 8).swap(0, Ordering::Relaxed);
+            let frames = inner.waiting.drain(..).map(|page| (page, lines_of(page)));
+            let frames: Vec<_> = frames.filter(|(_, lines)| *lines != 0).collect();
             inner.model.flush(&frames, |page| self.is_there(page));
         }
         Ok(())
@@ -232,7 +246,7 @@ impl Buffer {
             if is_free {
                 return inner;
             }
-            let wait = if inner.coming.is_empty() { None } else { Some(inner.model.until_next()) };
+            let wait = if inner.coming.is_empty() { None } else { Some(inner.model.until_arrival()) };
             drop(inner);
             wait.map_or_else(std::thread::yield_now, std::thread::sleep);
         }

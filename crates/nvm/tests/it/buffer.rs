@@ -156,6 +156,25 @@ fn what_is_written_home_is_in_the_order_of_fences() {
     }
 }
 
+/// The death of a process is no cut of power: what was settled is in the file, though no fence was made.
+#[test]
+fn what_was_settled_outlives_the_process() {
+    let _alone = alone();
+    let scratch = Scratch::new();
+    for kept in [false, true] {
+        let memory = Memory::open(file(&scratch.image(), Some(BYTES), FlushTo::Process)).expect("a file");
+        let memory = memory.buffered(&options(64 << 10, 4096, 0, kept)).expect("a buffer");
+        memory.store(5000, &[7 + u8::from(kept); 8192]).expect("bytes");
+        memory.settle();
+        assert!(
+            std::fs::read(scratch.image()).expect("the file")[5000..13_192] == [7 + u8::from(kept); 8192]
+        );
+        assert_eq!(stats(&memory).programs, 0);
+        memory.fence().expect("a fence");
+        assert_eq!(stats(&memory).programs, if kept { 0 } else { 3 }, "pages");
+    }
+}
+
 /// Memory that is pinned stays where it is, whatever else comes; one that would pin more than half is refused; and who
 /// discards it waits.
 #[test]
