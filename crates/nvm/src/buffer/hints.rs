@@ -60,8 +60,8 @@ impl Buffer {
                 if inner.streams.len() == STREAMS_MAX {
                     inner.streams.remove(0);
                 }
-                // Half of the buffer stays for what nobody has said anything of.
-                let most = self.frames_max as u64 / 2;
+                // A part stays for what nobody has said anything of.
+                let most = self.frames_max as u64 * 15 / 16;
                 let frame_bytes = self.frames.span(0).bytes;
                 let window = if hint == Hint::WillNeed {
                     most
