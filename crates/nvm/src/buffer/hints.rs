@@ -91,6 +91,9 @@ impl Buffer {
         let found = inner.streams.iter().rposition(|stream| (stream.begin..stream.end).contains(&frame));
         let Some(index) = found else { return Ok(()) };
         let stream = &mut inner.streams[index];
+        if frame > stream.begin && inner.passed.len() < self.frames_max {
+            inner.passed.push(frame - 1);
+        }
         if missed || frame >= stream.next {
             // The reader is somewhere else than what came.
             stream.next = frame + 1;

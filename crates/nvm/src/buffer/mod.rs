@@ -47,6 +47,8 @@ struct Inner {
     coming: HashSet<u64>,
     /// Ranges of which frames come ahead.
     streams: Vec<Stream>,
+    /// Frames of such ranges that their reader has left behind: they go before all others.
+    passed: Vec<u64>,
     /// Pages that a fence programs, in the order in which they were written home; some may have left since.
     waiting: Vec<u64>,
 }
@@ -109,6 +111,7 @@ impl Buffer {
                 hand: 0,
                 coming: HashSet::new(),
                 streams: Vec::new(),
+                passed: Vec::new(),
                 waiting: Vec::new(),
             }),
             used_ahead: AtomicU64::new(0),

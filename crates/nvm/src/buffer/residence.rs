@@ -99,6 +99,18 @@ impl Buffer {
 
     /// Has one frame leave; false where none can.
     fn make_place(&self, inner: &mut Inner, medium: &Medium, note: Note<'_>) -> Result<bool, Status> {
+        while let Some(frame) = inner.passed.pop() {
+            let Some(index) = inner.taken.iter().position(|&taken| taken == frame) else { continue };
+            // Twice: the first attempt spares what was used.
+            let removal = match self.frames.try_remove(frame) {
+                Removal::Kept => self.frames.try_remove(frame),
+                gone => gone,
+            };
+            if let Removal::Gone { wasted } = removal {
+                self.remove(inner, (medium, note), index, wasted)?;
+                return Ok(true);
+            }
+        }
         for _ in 0..ROUNDS * inner.taken.len() {
             inner.hand = (inner.hand + 1) % inner.taken.len();
             let frame = inner.taken[inner.hand];
