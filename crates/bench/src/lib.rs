@@ -17,6 +17,7 @@ pub mod mounting;
 pub mod mqsim;
 pub mod names;
 pub mod nvm;
+pub mod nvm_buffer;
 pub mod ours;
 pub mod pair;
 pub mod policy;
