@@ -32,7 +32,8 @@ help:
 	@echo '  make programs [NAME=..] PostgreSQL, Redis, git, RocksDB and others, unmodified, on a device; part of it is in the gate'
 	@echo '  make answers [CASE=..]  every call with good, bad and odd arguments, answered as on ext4 (root, else the temporary directory counts)'
 	@echo '  make test-vm            the engines on QEMU'\''s NVMe controller in a guest, by VFIO and by the kernel (root)'
-	@echo '  make crash [STATES=N]   cut the power after every device write of generated workloads; REPLAY=SEED:CUT:OUTCOME for one'
+	@echo '  make crash [STATES=N]   cut the power after every device write of generated workloads; REPLAY=SEED:CUT:OUTCOME for one;'
+	@echo '                          MEDIUM=nvm: after stores to memory and fences'
 	@echo '  make bench-vm           instructions of a 4 KiB read, our driver beside the kernel'\''s, in a guest (root)'
 	@echo '  make bench [ROW=NAME]   measure beside the kernel, one JSON a row in $(TARGET)/bench/; ROW=everyday. is calls and'
 	@echo '                          whole jobs on small files (root)'
@@ -115,11 +116,14 @@ test-vm:
 	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
 	tools/test-vm
 
-# 200,000 crash states by default; the gate examines 5,000. The last line is a summary.
+# 200,000 crash states by default; the gate examines 5,000. The last line is a summary. What is stored to memory is
+# recorded by builds with debug assertions alone: MEDIUM=nvm takes one of those.
+crash: SIM_PROFILE := $(if $(MEDIUM),points,release)
 crash:
 	@tools/need-rust
-	cargo build --release --locked -p nvmed-sim --features schedule
-	$(TARGET)/release/nvmed-sim --states $(STATES) $(if $(REPLAY),--replay $(REPLAY))
+	cargo build --profile $(SIM_PROFILE) --locked -p nvmed-sim --features schedule
+	$(TARGET)/$(SIM_PROFILE)/nvmed-sim $(if $(MEDIUM),--medium $(MEDIUM)) --states $(STATES) \
+		$(if $(REPLAY),--replay $(REPLAY))
 
 demo: build
 	@tools/need sqlite3:sqlite3 /usr/share/unicode/UnicodeData.txt:unicode-data

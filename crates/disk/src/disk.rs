@@ -1,16 +1,19 @@
 //! The device: its content, and what a test has told it.
 
 use crate::media::{BLOCK, Block, Command, Event, Image, Trace, Volatile, What};
+use crate::memory::{self, Open};
 use crate::queue::{DiskEngine, Flight, Task};
+use crate::words::Words;
 use nvmed_dice::Dice;
 use nvmed_dma::AddressSpace;
 use nvmed_engine::{Geometry, Operation, Request};
 use nvmed_io::{Device, DeviceOptions, IoError};
+use nvmed_nvm::{Memory, NvmEngine, Record};
 use nvmed_nvme::Status;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::DeviceAddress;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Commands that its queue holds.
 pub(crate) const DEPTH: usize = 64;
@@ -84,6 +87,8 @@ pub(crate) struct DiskState {
     dead: Vec<Death>,
     /// Where the log was written last.
     log_block: u64,
+    /// Of memory: what has not come to its end.
+    pub(crate) open: Open,
     pub dice: Dice,
     /// In percent, how often a look at the queue finds that nothing more has happened.
     pub idle: u64,
@@ -97,6 +102,11 @@ pub struct Disk {
     inner: Mutex<DiskState>,
     space: AddressSpace,
     geometry: Geometry,
+    /// Its bytes, where they are memory.
+    bytes: Option<Arc<Memory>>,
+    mapping: Option<Arc<Mapping>>,
+    /// Something was stored to them when this was gone.
+    strayed: Arc<AtomicBool>,
     /// Each command is executed and complete when it was sent, and a discard is durable at once.
     prompt: bool,
     stall: Mutex<()>,
@@ -157,17 +167,41 @@ impl Disk {
             memory: None,
             dead: Vec::new(),
             log_block: 0,
+            open: Open::default(),
             dice,
             idle,
         };
-        Arc::new(Self {
+        let (mapping, bytes) = memory::of(&inner.media).unzip();
+        let disk = Arc::new(Self {
             inner: Mutex::new(inner),
             space: AddressSpace::default(),
             geometry,
+            bytes,
+            mapping,
+            strayed: Arc::default(),
             prompt,
             stall: Mutex::new(()),
             stalls_in: AtomicU64::new(0),
-        })
+        });
+        if let Some(bytes) = &disk.bytes {
+            let (stored, strayed) = (Arc::downgrade(&disk), Arc::clone(&disk.strayed));
+            bytes.record(Record::told(move |event| {
+                // Before, not after: nothing comes between a note and what it tells of.
+                #[cfg(feature = "schedule")]
+                nvmed_sys::sync::look();
+                match stored.upgrade() {
+                    Some(disk) => disk.lock().stored(event),
+                    None => strayed.store(true, Ordering::Relaxed),
+                }
+            }));
+        }
+        disk
+    }
+
+    /// Its bytes, where they are memory, which a mount may store to itself.
+    #[must_use]
+    pub fn bytes(&self) -> Option<Arc<Memory>> {
+        self.bytes.clone()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, DiskState> {
@@ -189,6 +223,7 @@ impl Disk {
     /// Records events from now on, when nothing is in flight.
     pub fn record(&self) {
         let mut inner = self.lock();
+        inner.settle_all();
         assert!(inner.media.in_flight() == 0, "a recording begins between two calls");
         (inner.trace, inner.records) = (Trace::default(), true);
     }
@@ -197,6 +232,7 @@ impl Disk {
     #[must_use]
     pub fn take_trace(&self) -> Trace {
         let mut inner = self.lock();
+        inner.settle_all();
         assert!(inner.media.in_flight() == 0, "a recording ends between two calls");
         inner.records = false;
         core::mem::take(&mut inner.trace)
@@ -319,7 +355,11 @@ impl Disk {
     /// # Errors
     /// The host has no memory.
     pub fn open(self: &Arc<Self>, queues: usize) -> Result<Arc<Device>, IoError> {
-        Device::open(Arc::new(DiskEngine(Arc::clone(self))), DeviceOptions { queues, depth: DEPTH as u16 })
+        let options = DeviceOptions { queues, depth: DEPTH as u16 };
+        match &self.bytes {
+            Some(bytes) => Device::open(Arc::new(NvmEngine::over(Arc::clone(bytes), BLOCK as u32)), options),
+            None => Device::open(Arc::new(DiskEngine(Arc::clone(self))), options),
+        }
     }
 
     fn resolve(&self, address: DeviceAddress, bytes: u32) -> Result<(Arc<Mapping>, usize), Status> {
@@ -391,7 +431,7 @@ impl Disk {
             Operation::Flush | Operation::Compare | Operation::Passthrough { .. } => Vec::new(),
         };
         if let Some(number) = flight.task.number {
-            inner.execute(number, blocks);
+            inner.execute(number, blocks, Vec::new());
         }
         Ok(())
     }
@@ -444,6 +484,14 @@ impl Disk {
     }
 }
 
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Some(mapping) = self.mapping.take() {
+            memory::keep(mapping, &self.strayed, &self.inner.lock().media);
+        }
+    }
+}
+
 impl DiskState {
     fn count(&mut self, request: &Request<'_>) {
         let blocks = u64::from(request.blocks);
@@ -466,17 +514,21 @@ impl DiskState {
         Ok(())
     }
 
-    fn send(&mut self, what: What, first: u64) -> usize {
+    pub(crate) fn media(&self) -> &Volatile {
+        &self.media
+    }
+
+    pub(crate) fn send(&mut self, what: What, first: u64) -> usize {
         let number = self.trace.commands.len();
-        self.trace.commands.push(Command { what, first, blocks: Vec::new() });
+        self.trace.commands.push(Command { what, first, blocks: Vec::new(), words: Vec::new() });
         self.media.send(number, what);
         self.note(Event::Sent(number));
         number
     }
 
-    fn execute(&mut self, number: usize, blocks: Vec<Block>) {
+    pub(crate) fn execute(&mut self, number: usize, blocks: Vec<Block>, words: Vec<Words>) {
         let command = &mut self.trace.commands[number];
-        command.blocks = blocks;
+        (command.blocks, command.words) = (blocks, words);
         if command.blocks.last().is_some_and(|block| block.starts_with(b"KVLB")) {
             self.log_block = command.first + command.blocks.len() as u64 - 1;
         }

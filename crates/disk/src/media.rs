@@ -1,14 +1,15 @@
 //! What a device holds, and what of it a power cut leaves.
 
+use crate::words::{WORD, Words};
 use nvmed_dice::Dice;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Bytes of a block of the file system, and of an LBA here.
 pub const BLOCK: usize = 4096;
 /// Bytes that a device never tears.
 pub const SECTOR: usize = 512;
-const SECTORS: usize = BLOCK / SECTOR;
+pub(crate) const SECTORS: usize = BLOCK / SECTOR;
 /// What an erased block reads as: flash, and a device that says nothing about deallocated blocks.
 const ERASED: u8 = 0xff;
 /// What a new device holds: nothing that anybody wrote.
@@ -17,9 +18,30 @@ const JUNK: u8 = 0xa5;
 /// A block; the many images of a campaign share those that they have in common.
 pub type Block = Arc<[u8; BLOCK]>;
 
+/// What a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Blocks behind a queue of commands. A cut tears between sectors.
+    Blocks,
+    /// Memory that is stored to, and that commands are copies to. A cut tears between words of 8 bytes.
+    Memory,
+}
+
+impl Kind {
+    /// Bytes that a cut never tears.
+    #[must_use]
+    pub fn unit(self) -> usize {
+        match self {
+            Self::Blocks => SECTOR,
+            Self::Memory => WORD,
+        }
+    }
+}
+
 /// A device's durable content: a base that many share, and what differs.
 #[derive(Clone, Debug)]
 pub struct Image {
+    kind: Kind,
     base: Arc<Vec<Block>>,
     over: HashMap<u64, Block>,
 }
@@ -39,7 +61,22 @@ impl Image {
 
     fn of(byte: u8, blocks: u64) -> Self {
         let block: Block = Arc::new([byte; BLOCK]);
-        Self { base: Arc::new(vec![block; blocks as usize]), over: HashMap::new() }
+        Self { kind: Kind::Blocks, base: Arc::new(vec![block; blocks as usize]), over: HashMap::new() }
+    }
+
+    /// The same content, of another kind of device.
+    #[must_use]
+    pub fn of_kind(self, kind: Kind) -> Self {
+        Self { kind, ..self }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What many share, and what differs from it.
+    pub(crate) fn parts(&self) -> (&Arc<Vec<Block>>, impl Iterator<Item = (u64, &Block)>) {
+        (&self.base, self.over.iter().map(|(&number, block)| (number, block)))
     }
 
     /// Blocks.
@@ -59,14 +96,15 @@ impl Image {
         self.over.insert(number, data);
     }
 
-    /// Replaces the sectors of a block that `keeps` says, from the first on.
-    fn mix(&mut self, number: u64, data: &Block, mut keeps: impl FnMut(usize) -> bool) {
-        let mut mixed = **self.block(number);
-        for sector in (0..SECTORS).filter(|&sector| keeps(sector)) {
-            let bytes = sector * SECTOR..(sector + 1) * SECTOR;
-            mixed[bytes.clone()].copy_from_slice(&data[bytes]);
+    /// Replaces these words of a block.
+    fn mix(&mut self, number: u64, data: &Block, kept: Words) {
+        if kept == Words::ALL {
+            self.set(number, Arc::clone(data));
+        } else if kept != Words::NONE {
+            let mut mixed = **self.block(number);
+            kept.copy(&mut mixed, data);
+            self.set(number, Arc::new(mixed));
         }
-        self.set(number, Arc::new(mixed));
     }
 
     /// The same content with everything in the base: further copies are quick.
@@ -76,7 +114,7 @@ impl Image {
         for (number, data) in self.over.drain() {
             base[number as usize] = data;
         }
-        Self { base: Arc::new(base), over: HashMap::new() }
+        Self { kind: self.kind, base: Arc::new(base), over: HashMap::new() }
     }
 }
 
@@ -89,6 +127,8 @@ pub struct Command {
     pub first: u64,
     /// The blocks as they are to be.
     pub blocks: Vec<Block>,
+    /// Which words of each of them it is about; empty: all.
+    pub words: Vec<Words>,
 }
 
 /// Kinds of commands that change something.
@@ -109,11 +149,13 @@ impl Command {
     #[must_use]
     pub fn discard(first: u64, count: u64) -> Self {
         let erased: Block = Arc::new([ERASED; BLOCK]);
-        Self { what: What::Discard, first, blocks: vec![erased; count as usize] }
+        Self { what: What::Discard, first, blocks: vec![erased; count as usize], words: Vec::new() }
     }
 
-    fn numbered(&self) -> impl Iterator<Item = (u64, &Block)> {
-        (self.first..).zip(&self.blocks)
+    /// Blocks `blocks`, with their numbers and the words that it is about.
+    fn numbered<'a>(&'a self, blocks: &'a [Block]) -> impl Iterator<Item = (u64, &'a Block, Words)> {
+        let words = self.words.iter().copied().chain(core::iter::repeat(Words::ALL));
+        (self.first..).zip(blocks).zip(words).map(|((number, block), words)| (number, block, words))
     }
 }
 
@@ -167,6 +209,8 @@ struct Cached {
     command: u64,
     number: u64,
     data: Block,
+    /// What of it is not durable, and not written over by what is.
+    words: Words,
     /// How many commands had completed when its command did; none: it is still in flight.
     completed: Option<u64>,
 }
@@ -215,6 +259,18 @@ impl Volatile {
         &self.durable
     }
 
+    /// What is read now in place of what is durable.
+    pub(crate) fn besides(&self) -> impl Iterator<Item = (u64, &Block)> {
+        self.newest.iter().map(|(&number, block)| (number, block))
+    }
+
+    /// The same, with what is durable in the base of further copies.
+    #[must_use]
+    pub fn rebased(mut self) -> Self {
+        self.durable = self.durable.settled();
+        self
+    }
+
     /// Whether a cut could lose anything.
     #[must_use]
     pub fn has_cached(&self) -> bool {
@@ -256,10 +312,10 @@ impl Volatile {
         if command.what == What::Flush {
             return;
         }
-        for (number, data) in command.numbered() {
+        for (number, data, words) in command.numbered(&command.blocks) {
             let data = Arc::clone(data);
             self.newest.insert(number, Arc::clone(&data));
-            self.cached.push(Cached { command: flight.command, number, data, completed: None });
+            self.cached.push(Cached { command: flight.command, number, data, words, completed: None });
         }
     }
 
@@ -289,17 +345,19 @@ impl Volatile {
 
     /// Makes these blocks durable. What was executed before for the same places is superseded.
     fn make_durable(&mut self, is_covered: impl Fn(&Cached) -> bool) {
-        let mut places = HashSet::new();
+        let mut places: HashMap<u64, Words> = HashMap::new();
         let mut left = Vec::new();
         for block in core::mem::take(&mut self.cached).into_iter().rev() {
-            if places.contains(&block.number) {
+            let superseded = places.get(&block.number).copied().unwrap_or(Words::NONE);
+            let words = block.words.without(superseded);
+            if words == Words::NONE {
                 continue;
             }
             if is_covered(&block) {
-                places.insert(block.number);
-                self.durable.set(block.number, block.data);
+                places.insert(block.number, superseded.with(words));
+                self.durable.mix(block.number, &block.data, words);
             } else {
-                left.push(block);
+                left.push(Cached { words, ..block });
             }
         }
         left.reverse();
@@ -327,18 +385,15 @@ impl Volatile {
         let sent = sent.into_iter().flat_map(|flight| {
             let command = &trace.commands[flight.number];
             let blocks = trace.as_sent.get(&flight.number).unwrap_or(&command.blocks);
-            (command.first..).zip(blocks).map(|(number, data)| (flight.command, number, data))
+            command.numbered(blocks).map(|(number, data, words)| (flight.command, number, data, words))
         });
-        let executed = self.cached.iter().map(|block| (block.command, block.number, &block.data));
-        let all: Vec<(u64, u64, &Block)> = executed.chain(sent).collect();
-        let mut keeper = Keeper::new(manner, &all, dice);
-        for (index, (command, number, data)) in all.iter().enumerate() {
-            let kept = keeper.sectors(index, *command, dice);
-            match kept {
-                0 => {}
-                u8::MAX => image.set(*number, Arc::clone(data)),
-                some => image.mix(*number, data, |sector| some >> sector & 1 != 0),
-            }
+        let executed =
+            self.cached.iter().map(|block| (block.command, block.number, &block.data, block.words));
+        let all: Vec<(u64, u64, &Block, Words)> = executed.chain(sent).collect();
+        let mut keeper = Keeper::new(manner, self.durable.kind, all.len(), dice);
+        for (index, (command, number, data, words)) in all.iter().enumerate() {
+            let kept = keeper.words(index, *command, dice);
+            image.mix(*number, data, kept.within(*words));
         }
         image
     }
@@ -348,7 +403,8 @@ impl Volatile {
     pub fn after_cut_by(&self, mut keeps: impl FnMut() -> bool) -> Image {
         let mut image = self.durable.clone();
         for block in &self.cached {
-            image.mix(block.number, &block.data, |_| keeps());
+            let kept = Words::of_sectors((0..SECTORS).map(|sector| u8::from(keeps()) << sector).sum());
+            image.mix(block.number, &block.data, kept.within(block.words));
         }
         image
     }
@@ -376,7 +432,7 @@ pub enum Manner {
     Lost,
     /// All of it is there.
     Kept,
-    /// Each sector is there or not.
+    /// Each sector is there or not; of memory, each word.
     Sectors,
     /// Each block is there or not, now and then one is torn.
     Blocks,
@@ -416,29 +472,41 @@ impl Manner {
     }
 }
 
-/// Decides sector by sector.
+/// Decides sector by sector, or word by word.
 struct Keeper {
     manner: Manner,
+    kind: Kind,
     point: usize,
     command: u64,
     keeps: bool,
 }
 
 impl Keeper {
-    fn new(manner: Manner, all: &[(u64, u64, &Block)], dice: &mut Dice) -> Self {
-        Self { manner, point: dice.roll(all.len() as u64 + 1) as usize, command: 0, keeps: false }
+    fn new(manner: Manner, kind: Kind, all: usize, dice: &mut Dice) -> Self {
+        Self { manner, kind, point: dice.roll(all as u64 + 1) as usize, command: 0, keeps: false }
     }
 
-    /// The sectors that are kept, a bit each.
-    fn sectors(&mut self, index: usize, command: u64, dice: &mut Dice) -> u8 {
-        let all = |kept: bool| if kept { u8::MAX } else { 0 };
+    /// What is kept of a block.
+    fn words(&mut self, index: usize, command: u64, dice: &mut Dice) -> Words {
+        let all = |kept: bool| if kept { Words::ALL } else { Words::NONE };
+        // Of each sector, or of each word: whether the dice say so in any of so many throws, or in all of them.
+        let torn = |any: u32, every: u32, dice: &mut Dice| {
+            let mut throw = || {
+                let once = |dice: &mut Dice| (0..any).fold(0, |bits, _| bits | dice.next());
+                (0..every).fold(u64::MAX, |bits, _| bits & once(dice))
+            };
+            match self.kind {
+                Kind::Blocks => Words::of_sectors(throw() as u8),
+                Kind::Memory => Words::of_each(throw),
+            }
+        };
         match self.manner {
-            Manner::Lost => 0,
-            Manner::Kept => u8::MAX,
-            Manner::Sectors => dice.next() as u8,
-            Manner::Most => (dice.next() | dice.next() | dice.next()) as u8,
-            Manner::Few => (dice.next() & dice.next() & dice.next()) as u8,
-            Manner::Blocks if dice.chance(10) => dice.next() as u8,
+            Manner::Lost => Words::NONE,
+            Manner::Kept => Words::ALL,
+            Manner::Sectors => torn(1, 1, dice),
+            Manner::Most => torn(3, 1, dice),
+            Manner::Few => torn(1, 3, dice),
+            Manner::Blocks if dice.chance(10) => torn(1, 1, dice),
             Manner::Blocks => all(dice.chance(50)),
             Manner::Commands => {
                 if command != self.command {
@@ -446,9 +514,8 @@ impl Keeper {
                 }
                 all(self.keeps)
             }
-            Manner::Prefix if index == self.point => dice.next() as u8,
+            Manner::Prefix | Manner::Suffix if index == self.point => torn(1, 1, dice),
             Manner::Prefix => all(index < self.point),
-            Manner::Suffix if index == self.point => dice.next() as u8,
             Manner::Suffix => all(index > self.point),
         }
     }
@@ -457,9 +524,10 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     fn write(what: What, first: u64, byte: u8) -> Command {
-        Command { what, first, blocks: vec![Arc::new([byte; BLOCK])] }
+        Command { what, first, blocks: vec![Arc::new([byte; BLOCK])], words: Vec::new() }
     }
 
     fn device(commands: Vec<Command>, events: &[Event]) -> (Volatile, Trace) {
@@ -482,7 +550,7 @@ mod tests {
     #[test]
     fn a_flush_covers_what_had_completed_when_it_was_sent() {
         use Event::{Completed, Executed, Sent};
-        let flush = Command { what: What::Flush, first: 0, blocks: Vec::new() };
+        let flush = Command { what: What::Flush, first: 0, blocks: Vec::new(), words: Vec::new() };
         let commands = vec![write(What::Write, 1, 1), write(What::Write, 2, 2), flush];
         let begin = [Sent(0), Executed(0), Completed(0), Sent(1), Executed(1)];
         let early = [Sent(2), Executed(2), Completed(1), Completed(2)];

@@ -144,7 +144,7 @@ impl Mutant {
     const DEVICE: [Self; 2] = [Self::HmbAfterDisable, Self::NotSettled];
 
     /// Those that are noticed by what is left when the power of memory goes, which stores byte by byte.
-    const STORED: [Self; 2] = [Self::WrongRange, Self::LogHeaderRewritten];
+    pub const STORED: [Self; 2] = [Self::WrongRange, Self::LogHeaderRewritten];
 
     /// All others: they are noticed by what is left when the power goes.
     pub const ALL: [Self; 37] = [

@@ -3,6 +3,7 @@
 //! Source: Intel SDM 1, 11.4.4 (non-temporal stores), 2A (CLFLUSH, CLFLUSHOPT, CLWB), 2B (SFENCE); AMD APM 1, 7.4.
 
 use core::ptr;
+use nvmed_mutant::Mutant;
 use nvmed_sys::Mapping;
 use nvmed_sys::door::{self, LINE_BYTES};
 
@@ -181,11 +182,17 @@ impl WriteBack {
         if head > 0 {
             self.lines(memory, at, arrived.min(head));
         }
-        if arrived > whole.max(head) {
+        if arrived > whole.max(head) && !Mutant::WrongRange.is_made() {
             self.lines(memory, at + whole, arrived - whole);
         }
         arrived
     }
+}
+
+/// How many bytes of a store of `bytes` at `at`, from the first on, are on their way: all, if no mistake is made.
+pub(crate) fn written_back(at: u64, bytes: u64) -> u64 {
+    let ragged = if Mutant::WrongRange.is_made() { (at + bytes) % LINE_BYTES as u64 } else { 0 };
+    bytes.saturating_sub(ragged)
 }
 
 /// Waits until this thread's stores are on their way to the medium, and before all that it stores later.

@@ -7,6 +7,7 @@ use crate::ram::Ram;
 use nvmed_image::{FileOptions, Flush, Identity, Image, MediaError, Owed, Piece, Span, SyncCall, check_size};
 use nvmed_nvme::Status;
 use nvmed_sys::Mapping;
+use nvmed_sys::sync::Arc;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -42,6 +43,11 @@ pub enum Place {
     Ram {
         /// How many.
         bytes: u64,
+    },
+    /// In memory that the caller has mapped, all of it: a simulator's.
+    Mapped {
+        /// The memory.
+        memory: Arc<Mapping>,
     },
     /// In such memory that another process made and holds: it outlives this one.
     Held {
@@ -102,6 +108,7 @@ impl Medium {
                 check_size("memory", bytes)?;
                 Bytes::Ram(Ram::new(bytes).map_err(|errno| MediaError::Memory { bytes, errno })?)
             }
+            Place::Mapped { memory } => Bytes::Ram(Ram::mapped(memory)),
             Place::Held { path, bytes } => {
                 check_size("memory", bytes)?;
                 let fail = |errno| NvmError::Holder { path: path.display().to_string(), errno };

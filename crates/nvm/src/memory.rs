@@ -148,6 +148,15 @@ impl Memory {
         }
     }
 
+    /// Of what was stored, which lines are on their way.
+    #[inline]
+    fn note_written_back(&self, span: Span) {
+        self.note(|| What::WrittenBack {
+            at: span.offset,
+            bytes: instructions::written_back(span.offset, span.bytes),
+        });
+    }
+
     /// Asserts that a range is inside.
     #[inline]
     fn inside(&self, at: u64, bytes: usize) -> Span {
@@ -248,7 +257,9 @@ impl Memory {
             span,
             |memory, at, done, part| way.write(memory, at, &bytes[done..done + part]),
             |done, page| page.copy_from_slice(&bytes[done..done + page.len()]),
-        )
+        )?;
+        self.note_written_back(span);
+        Ok(())
     }
 
     /// As [`Memory::store`], from a buffer that may be a program's: what of it is not there, and all behind that,
@@ -325,7 +336,9 @@ impl Memory {
             span,
             |memory, at, done, part| way.copy(memory, at, from, offset + done, part),
             |done, page| from.read(offset + done, page),
-        )
+        )?;
+        self.note_written_back(span);
+        Ok(())
     }
 
     /// Stores one word at a multiple of 8: after a cut of power all of it is there or nothing.
@@ -347,7 +360,9 @@ impl Memory {
             span,
             |memory, at, _, _| way.store_word(memory, at, word),
             |done, page| page.copy_from_slice(&bytes[done..done + page.len()]),
-        )
+        )?;
+        self.note_written_back(span);
+        Ok(())
     }
 
     #[inline]

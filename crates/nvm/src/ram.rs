@@ -1,5 +1,6 @@
 //! Memory without a file of the host's: this process's, or one that another process holds.
 
+use nvmed_sys::sync::Arc;
 use nvmed_sys::{Mapping, Pages};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -9,9 +10,9 @@ use std::path::Path;
 #[derive(Debug)]
 pub(crate) struct Ram {
     /// To be stored to.
-    pub(crate) stores: Mapping,
+    pub(crate) stores: Arc<Mapping>,
     /// The same to be read: nothing else has an address at which a stray pointer could change the medium.
-    pub(crate) reads: Mapping,
+    pub(crate) reads: Arc<Mapping>,
     pub(crate) bytes: u64,
 }
 
@@ -43,6 +44,11 @@ impl Ram {
     fn of(stores: Mapping, bytes: u64) -> Result<Self, Errno> {
         let (file, offset) = stores.backing().expect("memory that can be shared has a file");
         let reads = Mapping::read_only(file, offset, stores.len(), Pages::Huge)?;
-        Ok(Self { stores, reads, bytes })
+        Ok(Self { stores: Arc::new(stores), reads: Arc::new(reads), bytes })
+    }
+
+    /// Memory that is mapped already, with all its bytes.
+    pub(crate) fn mapped(memory: Arc<Mapping>) -> Self {
+        Self { reads: Arc::clone(&memory), bytes: memory.len() as u64, stores: memory }
     }
 }

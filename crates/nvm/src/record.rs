@@ -37,6 +37,13 @@ pub enum What {
         /// What.
         bytes: Vec<u8>,
     },
+    /// The lines of a range that it stored to are on their way, once it settles.
+    WrittenBack {
+        /// Where.
+        at: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
     /// It has settled what it stored.
     Settle,
     /// A fence began.
@@ -51,11 +58,22 @@ pub enum What {
     },
 }
 
+/// What a medium does is told to.
+type Listener = Box<dyn Fn(Event) + Send + Sync>;
+
 /// A medium's record. Nothing of it is in a release.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Record {
     events: Mutex<Vec<Event>>,
+    /// Who is told of each event, before the thread that causes it goes on; nothing is kept then.
+    listener: Option<Listener>,
     fences: AtomicU64,
+}
+
+impl core::fmt::Debug for Record {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.debug_struct("Record").finish_non_exhaustive()
+    }
 }
 
 impl Record {
@@ -65,6 +83,13 @@ impl Record {
         Arc::new(Self::default())
     }
 
+    /// One that keeps nothing and tells `listener`, which touches no medium: a simulator, to which what is stored, and
+    /// what a death finds, is known at once.
+    #[must_use]
+    pub fn told(listener: impl Fn(Event) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { listener: Some(Box::new(listener)), ..Self::default() })
+    }
+
     /// Takes what was recorded since the last call.
     #[must_use]
     pub fn take(&self) -> Vec<Event> {
@@ -72,8 +97,11 @@ impl Record {
     }
 
     pub(crate) fn note(&self, what: What) {
-        let thread = thread();
-        self.events.lock().push(Event { thread, what });
+        let event = Event { thread: thread(), what };
+        match &self.listener {
+            Some(listener) => listener(event),
+            None => self.events.lock().push(event),
+        }
     }
 
     /// Notes that a fence begins, and numbers it.

@@ -2,7 +2,7 @@
 
 use crate::coverage::Coverage;
 use crate::cuts::{self, Case, Failure, Plan, Tally};
-use crate::recording::Recording;
+use crate::recording::{MEMORY, Recording};
 use crate::{damage, deaths, faults, mends};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_sys::sync::Mutex;
@@ -125,7 +125,11 @@ fn run_seed(seed: u64, plan: &Plan, more: &mut dyn FnMut(u64) -> bool) -> (Tally
             mends::examine_all(seed, &recording, plan, &mut tally);
             #[cfg(feature = "schedule")]
             crate::threads::examine_all(seed, plan, &mut tally, &mut |_| true);
-            if more(tally.states - before) && (seed % FAULTS_EVERY == FAULTS_EVERY - 1 || plan.only.is_some())
+            // What memory cannot take is found by its own tests: there are no requests that it could refuse.
+            let refuses = seed < MEMORY;
+            if more(tally.states - before)
+                && refuses
+                && (seed % FAULTS_EVERY == FAULTS_EVERY - 1 || plan.only.is_some())
             {
                 faults::examine_all(seed, plan.stride, plan.only, &mut tally, more);
             }
@@ -208,6 +212,9 @@ impl Case {
     #[must_use]
     pub fn replay(&self) -> String {
         let Self { seed, cut, outcome } = self;
-        format!("make crash REPLAY={seed}:{cut}:{outcome}")
+        match seed.checked_sub(MEMORY) {
+            Some(seed) => format!("make crash MEDIUM=nvm REPLAY={seed}:{cut}:{outcome}"),
+            None => format!("make crash REPLAY={seed}:{cut}:{outcome}"),
+        }
     }
 }

@@ -186,11 +186,11 @@ impl Content {
         }
     }
 
-    /// Whether a file may show `bytes`; if not, why.
+    /// Whether a file may show `bytes`, on a device that tears between parts of `unit` bytes; if not, why.
     ///
     /// # Errors
     /// What is wrong, in words.
-    pub fn check(&self, bytes: &[u8]) -> Result<(), String> {
+    pub fn check(&self, bytes: &[u8], unit: usize) -> Result<(), String> {
         let size = bytes.len() as u64;
         let between = size >= self.floor && self.sizes.iter().any(|&high| size <= high);
         // A file written in several steps ends, between two of them, where a block does.
@@ -200,9 +200,14 @@ impl Content {
         }
         for (sector, found) in bytes.chunks(SECTOR).enumerate() {
             let versions = self.sectors.get(sector).map_or(&[][..], |versions| versions);
-            let fits = |version: &Version| version.len() >= found.len() && version[..found.len()] == *found;
             let besides = self.besides.get(&sector).map_or(&[][..], |versions| versions);
-            if !versions.iter().chain(besides).any(fits) {
+            let all = || versions.iter().chain(besides);
+            // Mostly it is one of them as a whole.
+            let whole = |version: &Version| version.get(..found.len()) == Some(found);
+            let fits = |(at, part): (usize, &[u8])| {
+                all().any(|version| version.get(at * unit..at * unit + part.len()) == Some(part))
+            };
+            if !all().any(whole) && !found.chunks(unit).enumerate().all(fits) {
                 return Err(self.describe(sector, found, versions));
             }
         }

@@ -35,3 +35,4 @@ pub use coverage::Coverage;
 pub use cuts::{Case, Failure, Plan, Tally};
 pub use damage::of_workload as damages;
 pub use rare::RareStates;
+pub use recording::MEMORY;

@@ -4,13 +4,16 @@
 use clap::Parser;
 use nvmed_mutant::Mutant;
 use nvmed_sim::mutants::{SEEDS, catch, median};
-use nvmed_sim::{Campaign, Plan};
+use nvmed_sim::{Campaign, MEMORY, Plan};
 use std::process::ExitCode;
 
 /// Cuts the power of a simulated device after every write of generated workloads, and checks what survives.
 #[derive(Parser)]
 #[command(name = "nvmed-sim")]
 struct Arguments {
+    /// What the device is: blocks behind a queue of commands, or memory that is stored to.
+    #[arg(long, value_enum, default_value_t = Medium::Blocks)]
+    medium: Medium,
     /// Crash states to examine.
     #[arg(long, default_value_t = 200_000)]
     states: u64,
@@ -44,6 +47,23 @@ struct Arguments {
     mutants: bool,
 }
 
+/// What a simulated device is.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Medium {
+    Blocks,
+    Nvm,
+}
+
+impl Medium {
+    /// The first of its seeds.
+    fn first_seed(self) -> u64 {
+        match self {
+            Self::Blocks => 0,
+            Self::Nvm => MEMORY,
+        }
+    }
+}
+
 /// Damages blocks of `count` workloads.
 fn damages(first: u64, count: u64) -> ExitCode {
     let (mut states, mut failures) = (0, 0);
@@ -57,6 +77,14 @@ fn damages(first: u64, count: u64) -> ExitCode {
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// The mistakes that are to be noticed on a medium.
+fn known(medium: Medium) -> Vec<Mutant> {
+    match medium {
+        Medium::Blocks => Mutant::ALL.to_vec(),
+        Medium::Nvm => Mutant::STORED.into_iter().chain(Mutant::ALL).collect(),
+    }
+}
+
 /// The deliberate mistakes: whether there is one called `only`, and with `all` whether each was noticed.
 fn mutants(arguments: &Arguments, threads: usize) -> Option<ExitCode> {
     let is_asked = arguments.mutants || !arguments.mutant.is_empty();
@@ -66,9 +94,10 @@ fn mutants(arguments: &Arguments, threads: usize) -> Option<ExitCode> {
     }
     let only = |mutant: &Mutant| arguments.mutant.contains(&format!("{mutant:?}"));
     let all = arguments.mutant.is_empty();
-    let named: Vec<Mutant> = Mutant::ALL.into_iter().filter(|mutant| all || only(mutant)).collect();
+    let known = known(arguments.medium);
+    let named: Vec<Mutant> = known.iter().copied().filter(|mutant| all || only(mutant)).collect();
     if named.is_empty() {
-        eprintln!("nvmed-sim: --mutant knows {:?}", Mutant::ALL);
+        eprintln!("nvmed-sim: --mutant knows {known:?}");
         return Some(ExitCode::from(2));
     }
     if !arguments.mutants {
@@ -76,10 +105,11 @@ fn mutants(arguments: &Arguments, threads: usize) -> Option<ExitCode> {
         return None;
     }
     let seeds = &SEEDS[..arguments.seeds.min(SEEDS.len() as u64) as usize];
+    let seeds: Vec<u64> = seeds.iter().map(|seed| seed + arguments.medium.first_seed()).collect();
     let mut noticed = true;
     println!("| mistake | median | from each seed |\n|---|---|---|");
     for mutant in named {
-        let caught = catch(mutant, seeds, arguments.states, threads);
+        let caught = catch(mutant, &seeds, arguments.states, threads);
         let text = |states: Option<u64>| states.map_or("–".to_owned(), |states| states.to_string());
         let each: Vec<String> =
             caught.iter().map(|caught| text(caught.as_ref().map(|caught| caught.states))).collect();
@@ -95,9 +125,14 @@ fn mutants(arguments: &Arguments, threads: usize) -> Option<ExitCode> {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     std::panic::set_hook(Box::new(|_| {}));
+    if matches!(arguments.medium, Medium::Nvm) && !cfg!(debug_assertions) {
+        eprintln!("nvmed-sim: a release does not record what is stored; build with --profile points");
+        return ExitCode::from(2);
+    }
+    let first = arguments.medium.first_seed();
     let mut campaign = Campaign {
         states: arguments.states,
-        seed: arguments.seed,
+        seed: first + arguments.seed,
         seeds: arguments.seeds,
         threads: match arguments.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -110,7 +145,7 @@ fn main() -> ExitCode {
         return code;
     }
     if let Some(count) = arguments.damages {
-        return damages(arguments.seed, count);
+        return damages(campaign.seed, count);
     }
     if let Some(replay) = &arguments.replay {
         let numbers: Vec<u64> = replay.split(':').filter_map(|number| number.parse().ok()).collect();
@@ -118,6 +153,7 @@ fn main() -> ExitCode {
             eprintln!("nvmed-sim: --replay wants SEED:CUT:OUTCOME, three numbers, and got `{replay}`");
             return ExitCode::from(2);
         };
+        let seed = first + seed;
         (campaign.seed, campaign.seeds, campaign.threads) = (seed, 1, 1);
         campaign.plan.only = Some((cut, outcome));
         campaign.plan.stride = 1;

@@ -9,6 +9,7 @@ use crate::survey::Survey;
 use crate::times::{Clockwork, Times, Touched};
 use core::fmt;
 use nvmed_dice::Dice;
+use nvmed_disk::Kind;
 use nvmed_fs::{FileSystem, FileType, RenameFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -217,6 +218,8 @@ pub struct Model {
     only_process_dies: bool,
     /// Each call is durable when it returns.
     written_through: bool,
+    /// Bytes that the device never tears.
+    unit: usize,
     /// Files with stores into a mapping that no call has taken over yet: they die with the process.
     mapped: BTreeSet<u64>,
     times: Clockwork,
@@ -227,7 +230,7 @@ pub struct Model {
 impl Model {
     /// An empty file system.
     #[must_use]
-    pub fn new(written_through: bool) -> Self {
+    pub fn new(written_through: bool, kind: Kind) -> Self {
         let root = Arc::new(Inode::new(FileType::Directory, 0o755));
         let shape = Shape { names: BTreeMap::new(), inodes: BTreeMap::from([(ROOT, root)]) };
         Self {
@@ -236,10 +239,17 @@ impl Model {
             synced: BTreeSet::new(),
             only_process_dies: false,
             written_through,
+            unit: kind.unit(),
             mapped: BTreeSet::new(),
             times: Clockwork::default(),
             past: 0,
         }
+    }
+
+    /// Bytes that the device never tears.
+    #[must_use]
+    pub(crate) fn unit(&self) -> usize {
+        self.unit
     }
 
     /// The model of a process that dies while the device lives: everything completed stays.

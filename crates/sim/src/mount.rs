@@ -21,7 +21,7 @@ pub(crate) fn mount(disk: &Arc<Disk>, options: MountOptions) -> Result<FileSyste
 /// # Errors
 /// The host has no memory.
 pub(crate) fn parts(disk: &Arc<Disk>, memory: Memory, options: MountOptions) -> Result<MountParts, FsError> {
-    Ok(MountParts { device: disk.open(1)?, bytes: None, memory, options })
+    Ok(MountParts { device: disk.open(1)?, bytes: disk.bytes(), memory, options })
 }
 
 /// Zeroed memory for a mount.

@@ -9,7 +9,7 @@ use crate::runner::{Runner, Wrong, clock, now, wind_clock};
 use crate::survey::{Ended, Survey};
 use crate::times::Touched;
 use nvmed_dice::Dice;
-use nvmed_disk::{Death, Disk, Event, Image, Trace, Volatile};
+use nvmed_disk::{Death, Disk, Event, Image, Kind, Trace, Volatile};
 use nvmed_fs::{Durability, FileSystem, FormatOptions, MountOptions};
 use rustix::io::Errno;
 use std::ops::Range;
@@ -29,9 +29,15 @@ const LOG_BYTES_LEFT: u64 = 10_000;
 /// Of the steps of a recording, every so many push a rare thing on, until it has come.
 const PUSH_EVERY: u64 = 3;
 
+/// Seeds from here on are of workloads on memory, which is stored to; the others are of blocks. A multiple of all by
+/// which seeds are told apart: the same things are rare in the same seeds.
+pub const MEMORY: u64 = 3 << 40;
+
 /// What a seed makes of the file system.
 #[derive(Clone, Debug)]
 pub struct Setting {
+    /// What the device is.
+    pub kind: Kind,
     /// Blocks of the device.
     pub blocks: u64,
     /// How it is mounted.
@@ -73,6 +79,7 @@ impl Setting {
         };
         let small = rare == Rare::Full || dice.chance(25);
         Self {
+            kind: if seed < MEMORY { Kind::Blocks } else { Kind::Memory },
             blocks: if small { 2048 } else { 4096 },
             options,
             zone_bound: *dice.pick(&[0, 3, 8, 64]).unwrap_or(&0),
@@ -95,7 +102,7 @@ impl Setting {
     /// # Errors
     /// The format failed.
     pub fn formatted(&self) -> Result<Image, String> {
-        let disk = Disk::new(Image::junk(self.blocks));
+        let disk = Disk::new(Image::junk(self.blocks).of_kind(self.kind));
         let options = FormatOptions {
             uuid: Some([7; 16]),
             uid: 0,
@@ -158,7 +165,7 @@ impl Session {
         Ok(Self {
             disk,
             runner: Runner::new(files),
-            model: Model::new(through),
+            model: Model::new(through, setting.kind),
             lost: false,
             chooser: Chooser::new(seed),
             dice: Dice::of(&[seed, 0x0b5]),
@@ -315,7 +322,7 @@ impl Recording {
         }
         session.approach(setting.rare)?;
         session.disk.record();
-        let (media, model) = (session.disk.media(), session.model.clone());
+        let (media, model) = (session.disk.media().rebased(), session.model.clone());
         let mut watch = Watch::new(&session);
         let (mut steps, mut marks) = (Vec::new(), Vec::new());
         for number in 0..STEPS {

@@ -163,7 +163,9 @@ impl Survey {
             let Some(content) = model.file(*ino) else {
                 return Err(format!("inode {ino} is no file of the model"));
             };
-            content.check(bytes).map_err(|why| format!("{} (inode {ino}) {why}", self.name(*ino)))?;
+            content
+                .check(bytes, model.unit())
+                .map_err(|why| format!("{} (inode {ino}) {why}", self.name(*ino)))?;
         }
         for (ino, times) in &self.times {
             model

@@ -142,7 +142,7 @@ impl Recording {
         let files = mount(&disk, setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
         let through = setting.options.durability == Durability::Device;
         let worker = |number: usize| {
-            let mut model = Model::new(through);
+            let mut model = Model::new(through, setting.kind);
             // Times that another thread writes late are by that thread's clock.
             model.forget_times();
             Worker {
@@ -158,7 +158,8 @@ impl Recording {
         let mut workers: Vec<Worker> = (0..count).map(worker).collect();
         warm_up(&mut workers, &mut dice)?;
         disk.record();
-        let (media, models) = (disk.media(), workers.iter().map(|worker| worker.model.clone()).collect());
+        let (media, models) =
+            (disk.media().rebased(), workers.iter().map(|worker| worker.model.clone()).collect());
         let schedule = Schedule::new(count, dice);
         let notes = Mutex::new(Vec::new());
         let steps = STEPS / count as u64;

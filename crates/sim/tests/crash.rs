@@ -1,6 +1,6 @@
 //! The gate's share of `make crash`: the same states, fewer of them, from every part of many workloads.
 
-use nvmed_sim::{Campaign, Coverage, Plan, RareStates};
+use nvmed_sim::{Campaign, Coverage, MEMORY, Plan, RareStates, Report};
 
 /// Crash states.
 const STATES: u64 = 5000;
@@ -30,7 +30,7 @@ fn what_is_rare_happens_within_a_thousand_states() {
     assert!(tally.resets > 0 && tally.repairs > 0 && tally.second_cuts > 0, "{}", report.summary());
 }
 
-fn run(seed: u64, states: u64) -> Coverage {
+fn run(seed: u64, states: u64) -> Report {
     let campaign = Campaign {
         states,
         seed,
@@ -47,18 +47,29 @@ fn run(seed: u64, states: u64) -> Coverage {
     assert!(states < STATES || report.tally.in_flight > 0, "{}", report.summary());
     #[cfg(feature = "schedule")]
     assert!(states < STATES || report.tally.threads > 0, "{}", report.summary());
-    report.coverage().clone()
+    report
 }
 
 #[test]
 fn five_thousand_crash_states_keep_every_promise() {
-    let mut coverage = run(0, STATES);
+    let mut coverage: Coverage = run(0, STATES).coverage().clone();
     for round in 1..=ROUNDS_MAX {
         if coverage.empty().is_empty() {
             break;
         }
-        coverage.add(&run(round * 100_000, STATES / 10));
+        coverage.add(run(round * 100_000, STATES / 10).coverage());
     }
     println!("{}", coverage.table());
     assert_eq!(coverage.empty(), Vec::<String>::new(), "cells of the table that no state covers");
+}
+
+/// The same on memory, which tears at 8 bytes: cuts after stores, settling and fences.
+#[test]
+fn five_thousand_crash_states_of_memory_keep_every_promise() {
+    let report = run(MEMORY, STATES);
+    let RareStates { steps, full, wrapped, growth } = report.tally.rare;
+    assert!(steps > 0 && full > 0 && wrapped > 0 && growth > 0, "{}", report.summary());
+    let tally = &report.tally;
+    assert!(tally.resets > 0 && tally.repairs > 0 && tally.second_cuts > 0, "{}", report.summary());
+    assert!(tally.deaths > 0 && tally.damaged > 0, "{}", report.summary());
 }

@@ -43,6 +43,12 @@ fn stored(events: &[Event]) -> Vec<Stored> {
                     .filter(|(_, thread, settled)| *thread == event.thread && settled.is_none());
                 mine.for_each(|(_, _, settled)| *settled = Some(index));
             }
+            // All of what was stored is on its way, or the mistake would be the record's.
+            What::WrittenBack { at, bytes } => {
+                let stored = all.iter().rev().find(|(_, thread, _)| *thread == event.thread);
+                let (stored, _, _) = stored.expect("what is written back was stored");
+                assert_eq!((stored.at as u64, stored.bytes.len() as u64), (*at, *bytes));
+            }
             What::FenceBegun { fence } => begun.push((*fence, index)),
             What::FenceDone { fence } => {
                 let (_, at) = *begun.iter().find(|(number, _)| number == fence).expect("a fence that began");
@@ -146,7 +152,7 @@ fn a_cut_leaves_what_was_fenced_and_may_tear_the_rest() {
             "a torn word"
         );
         torn += u32::from(old > 0 && new > 0);
-        let begun = &events[..events.len() - 3];
+        let begun = &events[..events.len() - 4];
         assert!(matches!(begun.last().expect("events").what, What::FenceBegun { .. }), "{begun:?}");
         let before = left(begun, &mut dice)[4096..4196].iter().filter(|&&byte| byte == 1).count();
         lost += u32::from(before == 0);

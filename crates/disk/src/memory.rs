@@ -1,0 +1,250 @@
+//! A device that is memory: what `nvm` says it stored, settled and fenced, as commands of the device's.
+//!
+//! A store is sent and executed at once, since whoever reads sees it, and completes when its thread has settled it. A
+//! fence is a flush, which covers what had completed when it began.
+
+use crate::disk::DiskState;
+use crate::media::{BLOCK, Block, Kind, Volatile, What};
+use crate::words::Words;
+use nvmed_nvm::{Event, FlushTo, Memory, MemoryOptions, Place, What as Done};
+use nvmed_sys::sync::Arc;
+use nvmed_sys::{Mapping, Pages};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Stores and fences that have not come to their end.
+#[derive(Default)]
+pub(crate) struct Open {
+    stores: Vec<Stored>,
+    /// Numbers that fences have in their medium, and in the trace.
+    fences: Vec<(u64, usize)>,
+}
+
+/// A store that is not settled.
+struct Stored {
+    thread: u64,
+    /// In the trace.
+    number: usize,
+    at: u64,
+    bytes: u64,
+    /// All its lines are on their way, once it is settled.
+    reached: bool,
+}
+
+/// Devices' memories that a thread keeps for the next ones.
+const KEPT_MAX: usize = 4;
+
+thread_local! {
+    static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory that a device had: the next one of the same image is made of what differs.
+struct Kept {
+    memory: Arc<Mapping>,
+    base: Arc<Vec<Block>>,
+    /// Blocks that are not the base's.
+    changed: Vec<u64>,
+    /// Something was stored when the device was no more: any block may be another.
+    strayed: Arc<AtomicBool>,
+}
+
+fn put(memory: &Mapping, number: u64, block: &Block) {
+    memory.write(number as usize * BLOCK, &block[..]);
+}
+
+impl Kept {
+    /// Memory of that size, with nothing in it or with what an earlier device left.
+    fn take(base: &Arc<Vec<Block>>) -> Self {
+        let kept = KEPT.with_borrow_mut(|kept| {
+            // Nobody stores to it any more.
+            let is_free = |kept: &Kept| kept.base.len() == base.len() && Arc::strong_count(&kept.memory) == 1;
+            let same = kept.iter().position(|kept| is_free(kept) && Arc::ptr_eq(&kept.base, base));
+            same.or_else(|| kept.iter().position(is_free)).map(|at| kept.swap_remove(at))
+        });
+        kept.unwrap_or_else(|| {
+            let memory = Mapping::anonymous(base.len() * BLOCK, Pages::Huge);
+            let memory = Arc::new(memory.expect("the host has memory for a device"));
+            let changed = (0..base.len() as u64).collect();
+            Self { memory, base: Arc::clone(base), changed, strayed: Arc::default() }
+        })
+    }
+
+    /// All of it is that base's.
+    fn restore(&mut self, base: &Arc<Vec<Block>>) {
+        let strayed = self.strayed.load(Ordering::Relaxed);
+        for (number, (before, now)) in (0..).zip(self.base.iter().zip(base.iter())) {
+            if strayed || !Arc::ptr_eq(before, now) {
+                put(&self.memory, number, now);
+            }
+        }
+        self.changed.iter().for_each(|&number| put(&self.memory, number, &base[number as usize]));
+        self.base = Arc::clone(base);
+    }
+}
+
+/// Memory that holds what `media` shows, if that is memory; none for blocks.
+///
+/// # Panics
+/// When the host has none.
+pub(crate) fn of(media: &Volatile) -> Option<(Arc<Mapping>, Arc<Memory>)> {
+    if media.durable().kind() == Kind::Blocks {
+        return None;
+    }
+    let (base, over) = media.durable().parts();
+    let mut kept = Kept::take(base);
+    kept.restore(base);
+    over.chain(media.besides()).for_each(|(number, block)| put(&kept.memory, number, block));
+    let mapping = kept.memory;
+    let place = Place::Mapped { memory: Arc::clone(&mapping) };
+    let memory = Memory::open(MemoryOptions { place, flush: FlushTo::Process });
+    Some((mapping, Arc::new(memory.expect("memory that is mapped is a medium"))))
+}
+
+/// Keeps the memory of a device that is no more.
+pub(crate) fn keep(memory: Arc<Mapping>, strayed: &Arc<AtomicBool>, media: &Volatile) {
+    let (base, over) = media.durable().parts();
+    let changed = over.chain(media.besides()).map(|(number, _)| number).collect();
+    let kept = Kept { memory, base: Arc::clone(base), changed, strayed: Arc::clone(strayed) };
+    KEPT.with_borrow_mut(|all| {
+        all.truncate(KEPT_MAX - 1);
+        all.insert(0, kept);
+    });
+}
+
+impl DiskState {
+    /// Something was done to the memory.
+    pub(crate) fn stored(&mut self, event: Event) {
+        let Event { thread, what } = event;
+        match what {
+            Done::Store { at, bytes } => self.store(thread, at, bytes.len() as u64, Some(&bytes)),
+            Done::Zero { at, bytes } => self.store(thread, at, bytes, None),
+            Done::WrittenBack { at, bytes } => {
+                let mine = |stored: &&mut Stored| stored.thread == thread && stored.at == at;
+                if let Some(stored) = self.open.stores.iter_mut().rev().find(mine) {
+                    stored.reached = bytes == stored.bytes;
+                }
+            }
+            Done::Settle => self.settle(|stored| stored.thread == thread && stored.reached),
+            Done::FenceBegun { fence } => {
+                let number = self.send(What::Flush, 0);
+                self.execute(number, Vec::new(), Vec::new());
+                self.open.fences.push((fence, number));
+            }
+            Done::FenceDone { fence } => {
+                if let Some(at) = self.open.fences.iter().position(|(number, _)| *number == fence) {
+                    let (_, number) = self.open.fences.swap_remove(at);
+                    self.complete(number);
+                }
+            }
+            other => panic!("the device knows nothing of {other:?}"),
+        }
+    }
+
+    /// Bytes of one thread, or zeroes, from `at` on.
+    fn store(&mut self, thread: u64, at: u64, length: u64, bytes: Option<&[u8]>) {
+        if length == 0 {
+            return;
+        }
+        let (first, end) = (at / BLOCK as u64, (at + length).div_ceil(BLOCK as u64));
+        let (mut blocks, mut words) = (Vec::new(), Vec::new());
+        for number in first..end {
+            let start = number * BLOCK as u64;
+            let within = at.max(start) - start..(at + length).min(start + BLOCK as u64) - start;
+            let within = within.start as usize..within.end as usize;
+            let mut block = **self.media().block(number);
+            match bytes {
+                Some(bytes) => {
+                    let from = (start as usize + within.start) - at as usize;
+                    block[within.clone()].copy_from_slice(&bytes[from..from + within.len()]);
+                }
+                None => block[within.clone()].fill(0),
+            }
+            blocks.push(Arc::new(block));
+            words.push(Words::of(within));
+        }
+        let number = self.send(What::Write, first);
+        self.execute(number, blocks, words);
+        self.open.stores.push(Stored { thread, number, at, bytes: length, reached: bytes.is_none() });
+    }
+
+    /// These stores are on their way.
+    fn settle(&mut self, mut which: impl FnMut(&Stored) -> bool) {
+        let settled: Vec<usize> =
+            self.open.stores.extract_if(.., |stored| which(stored)).map(|stored| stored.number).collect();
+        settled.into_iter().for_each(|number| self.complete(number));
+    }
+
+    /// Nobody waits for what was stored and not settled: it may be durable or not, as what is settled.
+    pub(crate) fn settle_all(&mut self) {
+        self.settle(|_| true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Disk, Image, Manner, Trace};
+    use nvmed_dice::Dice;
+    use nvmed_io::{Binding, Segment};
+    use nvmed_units::Lba;
+
+    const BLOCKS: u64 = 16;
+
+    fn bytes_of(disk: &Disk, number: u64) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK];
+        disk.bytes().expect("memory").read(number * BLOCK as u64, &mut bytes).expect("bytes");
+        bytes
+    }
+
+    /// What is read is what the model shows, by stores and by commands; the next device has nothing of it.
+    #[test]
+    fn memory_holds_what_its_model_shows_and_is_clean_again_for_the_next_device() {
+        let image = Image::junk(BLOCKS).of_kind(Kind::Memory);
+        let first = Disk::new(image.clone());
+        let memory = first.bytes().expect("memory");
+        memory.store(4090, &[7; 100]).expect("bytes");
+        memory.zero(9000, 5, false).expect("zeroes");
+        let device = first.open(1).expect("a device");
+        let data = Arc::new(Mapping::anonymous(BLOCK, Pages::Base).expect("memory"));
+        data.fill(0, BLOCK, 3);
+        let address = device.map(data).expect("mapped");
+        let segment = [Segment { address, bytes: BLOCK as u32 }];
+        device.handle(Binding::Queue(0)).write(Lba(5), &segment, true).expect("written");
+        for number in 0..BLOCKS {
+            assert!(bytes_of(&first, number) == first.peek(number), "block {number}");
+        }
+        assert!(
+            first.peek(0)[4090..] == [7; 6] && first.peek(1)[..94] == [7; 94] && first.peek(5) == [3; BLOCK]
+        );
+        // Stores after it is gone are those of nobody, and stay with nobody.
+        drop((device, first));
+        memory.store(9 * BLOCK as u64, &[9; 10]).expect("bytes");
+        drop(memory);
+        let next = Disk::new(image.clone());
+        for number in 0..BLOCKS {
+            assert!(bytes_of(&next, number) == **image.block(number), "block {number} is another's");
+        }
+    }
+
+    /// Words, not sectors: what is not settled may be there in part, what a fence has followed is there.
+    #[test]
+    fn a_cut_tears_stores_between_words() {
+        let disk = Disk::new(Image::blank(BLOCKS).of_kind(Kind::Memory));
+        let memory = disk.bytes().expect("memory");
+        memory.store(8, &[1; 16]).expect("bytes");
+        memory.fence().expect("a fence");
+        memory.store(16, &[2; 16]).expect("bytes");
+        let mut dice = Dice::of(&[3]);
+        let mut seen = std::collections::BTreeSet::new();
+        let (media, trace) = (disk.media(), Trace::default());
+        let mut settled = media.clone();
+        settled.abandon();
+        for _ in 0..100 {
+            let cut = settled.after_cut(&trace, Manner::Sectors, &mut dice);
+            let block = cut.block(0);
+            assert_eq!(block[8..16], [1; 8], "it was durable");
+            seen.insert((block[16], block[24]));
+        }
+        assert_eq!(seen, [(1, 0), (1, 2), (2, 0), (2, 2)].into());
+    }
+}
