@@ -6,7 +6,7 @@ use nvmed_engine::nvme::NvmeEngine;
 use nvmed_flash::{FixedProfile, Profile};
 use nvmed_io::{Binding, Command, Device, DeviceOptions, Operation};
 use nvmed_sys::Pages;
-use nvmed_vdev::{Clock, Controller, ControllerConfig, InProcess, Media};
+use nvmed_vdev::{Clock, Controller, ControllerConfig, DriveEvent, InProcess, Media};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -29,7 +29,8 @@ impl Watched {
         let controller = Controller::new(config, Media::ram(BYTES, Pages::Base).unwrap());
         let came = Arc::<Mutex<Vec<_>>>::default();
         let sink = Arc::clone(&came);
-        controller.record_arrivals(Box::new(move |arrival| {
+        controller.record_events(Box::new(move |event| {
+            let arrival = event.and_then(DriveEvent::arrival);
             let arrived = arrival.map(|arrival| (arrival.opcode, arrival.command.urgent));
             sink.lock().unwrap().extend(arrived);
         }));
