@@ -144,12 +144,13 @@ impl Controller {
             if !status.is_success() {
                 status = self.errors.lock().push(sq.id, &entry, status, lba);
             }
+            if let Some(fetched) = fetched {
+                // Before the host can see that it is completed.
+                self.record(producer, &fetched, status);
+            }
             if cq.post(view, completion(sq, entry.cid, 0), status).is_err() {
                 self.fail();
                 return 0;
-            }
-            if let Some(fetched) = fetched {
-                self.record(producer, &fetched, status);
             }
             taken += 1;
         }
@@ -401,19 +402,15 @@ impl Controller {
             duplicate: command.duplicate,
         };
         let group = &self.groups[cq];
-        if !waiting.is_empty() || !group.has_room(queue) {
-            waiting.push_back(done);
-            if let Some(fetched) = &command.recorded {
-                // It is done but for its completion, which waits for the host.
-                self.record(producer, fetched, status);
-            }
-            return false;
-        }
-        let posted = self.post(group, (queue, sq, view), &done);
         if let Some(fetched) = &command.recorded {
+            // Before the host can see that it is completed, for which it may have to make room.
             self.record(producer, fetched, status);
         }
-        posted
+        if !waiting.is_empty() || !group.has_room(queue) {
+            waiting.push_back(done);
+            return false;
+        }
+        self.post(group, (queue, sq, view), &done)
     }
 
     /// Posts a completion, for which there is room; whether it was posted.
