@@ -300,7 +300,7 @@ impl Drop for File {
         if let Some(locks) = self.inode.locks_if_any() {
             locks.drop_owner(LockOwner::Description(self.number));
         }
-        self.core.placed.closing(&self.inode, self.number);
+        self.core.meta.closing(&self.inode, self.number);
         let opens = self.inode.opens.fetch_sub(1, Ordering::SeqCst);
         if opens == 0 {
             self.inode.opens.store(0, Ordering::SeqCst);

@@ -165,11 +165,6 @@ impl Placed {
     pub(crate) fn forget(&self, inode: &Arc<Inode>) {
         ask!(self, placement => placement.forget(inode));
     }
-
-    /// A description is being closed.
-    pub(crate) fn closing(&self, inode: &Inode, description: u64) {
-        ask!(self, placement => placement.closing(inode, description));
-    }
 }
 
 /// What only a cache has.

@@ -138,7 +138,7 @@ impl AdminTurn<'_> {
     }
 
     /// Identify, into the answer page.
-    pub(super) fn identify(&mut self, cns: Cns, nsid: NamespaceId) -> Result<Answer, EngineError> {
+    pub(super) fn identify(&mut self, cns: Cns, nsid: NamespaceId) -> Result<Box<Answer>, EngineError> {
         let mut entry = SubmissionEntry::new(AdminOpcode::Identify as u8, CommandId(0), nsid)
             .with_prps(self.data(), DeviceAddress(0));
         entry.cdw10 = u32::from(cns.0);
@@ -148,7 +148,7 @@ impl AdminTurn<'_> {
     }
 
     /// The first `bytes` of a log page, a multiple of 4; reading it clears its event.
-    pub(super) fn log_page(&mut self, page: u8, bytes: usize) -> Result<Answer, EngineError> {
+    pub(super) fn log_page(&mut self, page: u8, bytes: usize) -> Result<Box<Answer>, EngineError> {
         let mut entry =
             SubmissionEntry::new(AdminOpcode::GetLogPage as u8, CommandId(0), NamespaceId(u32::MAX))
                 .with_prps(self.data(), DeviceAddress(0));
@@ -159,8 +159,9 @@ impl AdminTurn<'_> {
         Ok(self.answer())
     }
 
-    fn answer(&self) -> Answer {
-        let mut answer = Answer([0; DATA_BYTES]);
+    /// On the heap: a program may open a device on a small stack.
+    fn answer(&self) -> Box<Answer> {
+        let mut answer = Box::new(Answer([0; DATA_BYTES]));
         self.page.memory.read(DATA_OFFSET, &mut answer.0);
         answer
     }

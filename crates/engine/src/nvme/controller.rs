@@ -350,7 +350,7 @@ fn describe(
     admin: &mut AdminTurn<'_>,
     cap: Capabilities,
     nsid: NamespaceId,
-) -> Result<(IdentifyController, Namespace, Geometry), EngineError> {
+) -> Result<(Box<IdentifyController>, Namespace, Geometry), EngineError> {
     let controller = identify_controller(admin)?;
     if cap.css() & SEVERAL_COMMAND_SETS != 0 {
         check_command_set(admin, nsid)?;
@@ -388,17 +388,20 @@ fn check_command_set(admin: &mut AdminTurn<'_>, nsid: NamespaceId) -> Result<(),
     }
 }
 
-fn identify_controller(admin: &mut AdminTurn<'_>) -> Result<IdentifyController, EngineError> {
+// Out of line, and on the heap: many copies of 4 KiB would be in the frame of who opens a device, on any stack.
+#[inline(never)]
+fn identify_controller(admin: &mut AdminTurn<'_>) -> Result<Box<IdentifyController>, EngineError> {
     let answer = admin.identify(Cns::CONTROLLER, NamespaceId(0))?;
-    Ok(IdentifyController::read_from_bytes(&answer.0).expect("4096 bytes are one structure"))
+    Ok(Box::new(IdentifyController::read_from_bytes(&answer.0).expect("4096 bytes are one structure")))
 }
 
+#[inline(never)]
 fn identify_namespace(
     admin: &mut AdminTurn<'_>,
     nsid: NamespaceId,
-) -> Result<IdentifyNamespace, EngineError> {
+) -> Result<Box<IdentifyNamespace>, EngineError> {
     let answer = admin.identify(Cns::NAMESPACE, nsid)?;
-    Ok(IdentifyNamespace::read_from_bytes(&answer.0).expect("4096 bytes are one structure"))
+    Ok(Box::new(IdentifyNamespace::read_from_bytes(&answer.0).expect("4096 bytes are one structure")))
 }
 
 /// A field of padded ASCII; whatever is not printable becomes `?`.

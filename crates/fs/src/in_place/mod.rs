@@ -25,7 +25,6 @@ use crate::unrecorded::Unrecorded;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_io::{Device, DeviceError, IoError, Operation};
 use nvmed_layout::FileType;
-use nvmed_layout::record::FLAG_KEYED_EXTENTS;
 use nvmed_nvme::Status;
 use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, Block, ByteOffset, Lba, Page};
@@ -159,18 +158,5 @@ impl InPlace {
         self.unrecorded.forget(inode);
         self.draw_ticket(inode);
         self.meta.journal.order.forget(inode.data.ticket.load(Ordering::SeqCst));
-    }
-
-    /// A description is being closed.
-    pub(crate) fn closing(&self, inode: &Inode, description: u64) {
-        let own = inode.data.handle.lock().take_if(|(number, _)| *number == description);
-        drop(own);
-        if inode.kind == FileType::File && inode.opens.load(Ordering::SeqCst) == 1 {
-            self.meta.drop_prealloc(inode);
-            if inode.lock().record().flags & FLAG_KEYED_EXTENTS == 0 {
-                // A small file's are in its record: no need to keep them twice.
-                self.meta.forget_extents(inode);
-            }
-        }
     }
 }

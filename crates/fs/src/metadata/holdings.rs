@@ -7,7 +7,8 @@ use crate::metadata::Metadata;
 use crate::metadata::change::Change;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use nvmed_layout::record::{Record, Tail};
+use nvmed_layout::FileType;
+use nvmed_layout::record::{FLAG_KEYED_EXTENTS, Record, Tail};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::Arc;
 use nvmed_units::{ByteOffset, Page};
@@ -37,6 +38,19 @@ impl Metadata {
     /// What is known of an inode's extents may be wrong: they are loaded again.
     pub(crate) fn forget_extents(&self, inode: &Inode) {
         inode.data.extents.write().recorded = None;
+    }
+
+    /// A description is being closed.
+    pub(crate) fn closing(&self, inode: &Inode, description: u64) {
+        let own = inode.data.handle.lock().take_if(|(number, _)| *number == description);
+        drop(own);
+        if inode.kind == FileType::File && inode.opens.load(Ordering::SeqCst) == 1 {
+            self.drop_prealloc(inode);
+            if inode.lock().record().flags & FLAG_KEYED_EXTENTS == 0 {
+                // A small file's are in its record: no need to keep them twice.
+                self.forget_extents(inode);
+            }
+        }
     }
 
     /// What a page lies on.

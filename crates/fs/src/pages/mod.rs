@@ -31,7 +31,6 @@ use nvmed_cache::{Cache, Options};
 use nvmed_io::{Device, Handle, Segment};
 use nvmed_kv::DeviceMedium;
 use nvmed_layout::FileType;
-use nvmed_layout::record::FLAG_KEYED_EXTENTS;
 use nvmed_sys::sync::{Arc, OnceLock};
 use nvmed_units::{BLOCK_BYTES, DeviceAddress, Page};
 
@@ -145,19 +144,6 @@ impl Pages {
     /// The handle by which an inode's data moves.
     fn handle_of(&self, inode: &Inode) -> Handle {
         inode.data.handle.lock().as_ref().map_or(&self.meta.handle, |(_, handle)| handle).clone()
-    }
-
-    /// A description is being closed.
-    pub(crate) fn closing(&self, inode: &Inode, description: u64) {
-        let own = inode.data.handle.lock().take_if(|(number, _)| *number == description);
-        drop(own);
-        if inode.kind == FileType::File && inode.opens.load(Ordering::SeqCst) == 1 {
-            self.meta.drop_prealloc(inode);
-            if inode.lock().record().flags & FLAG_KEYED_EXTENTS == 0 {
-                // A small file's are in its record: no need to keep them twice.
-                self.meta.forget_extents(inode);
-            }
-        }
     }
 }
 
