@@ -9,6 +9,7 @@
 
 mod account;
 mod advice;
+mod allocation;
 mod attributes;
 // For tests here that use what the integration tests have, which name this crate as others do.
 #[cfg(test)]

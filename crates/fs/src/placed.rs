@@ -3,6 +3,7 @@
 //! Calls ask this; a placement knows of no other. Each call is a match that is inlined, with the code of one placement
 //! behind each arm, so that a call on pages costs what it costs without it.
 
+use crate::allocation::Allocation;
 use crate::bytes::{Bytes, Data, Placement};
 use crate::error::FsError;
 use crate::filedata::Stream;

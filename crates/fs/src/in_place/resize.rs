@@ -1,20 +1,18 @@
 //! Changing what a file has without writing to it: truncate and fallocate. Who takes blocks away holds the file's
 //! extents while the batch is applied: nobody copies from or to them then, or later.
 
+use crate::allocation::Allocation;
 use crate::blocks::alloc::Near;
-use crate::bytes::Bytes;
 use crate::error::FsError;
 use crate::extent::{BlockMapping, EXTENT_BLOCKS_MAX};
 use crate::filedata::Growing;
 use crate::in_place::InPlace;
 use crate::inode::Inode;
-use crate::metadata::holdings::edges;
 use crate::metadata::promises::PagePromise;
-use crate::status::Allocate;
 use core::ops::Range;
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent};
 use nvmed_sys::sync::Arc;
-use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
+use nvmed_units::{ByteOffset, Page};
 
 impl InPlace {
     /// Makes a file shorter. Also where it ends already: blocks allocated past the end go.
@@ -50,66 +48,31 @@ impl InPlace {
         }
         removed
     }
+}
 
-    /// Allocates, punches or zeroes a range.
-    pub(crate) fn allocate_range(
-        &self,
-        inode: &Arc<Inode>,
-        how: Allocate,
-        range: Range<ByteOffset>,
-    ) -> Result<(), FsError> {
-        let grow = inode.data.grow();
-        let file_end = inode.end();
-        let grows = range.end > file_end && !how.keep_size;
-        {
-            // The records tell of all that the file has, before any of it goes.
-            let quiet = inode.data.quiet();
-            self.meta.drop_prealloc(inode);
-            self.record_up_to(&quiet, inode, file_end)?;
-        }
-        if how.punch_hole || how.zero_range {
-            let inside = range.start..range.end.min(if how.keep_size { file_end } else { range.end });
-            self.zero_edges(&grow, inode, &inside, file_end)?;
-            let whole = range.start.page_end()..range.end.page();
-            if whole.start < whole.end {
-                let _quiet = inode.data.quiet();
-                self.meta.remove_blocks(inode, whole, None)?;
-                inode.data.punch_mapped(range.clone())?;
-            }
-        }
-        if !how.punch_hole {
-            self.leave_record(&grow, inode)?;
-            self.allocate_holes(&grow, inode, range.start.page()..range.end.page_end())?;
-        }
-        if grows {
-            self.extend(&grow, inode, file_end..range.end)?;
-        }
-        drop(grow);
-        self.meta.modified(inode);
-        Ok(())
+impl Allocation for InPlace {
+    /// The records tell of all that the file has, before any of it goes.
+    fn prepare(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+        let quiet = inode.data.quiet();
+        self.meta.drop_prealloc(inode);
+        self.record_up_to(&quiet, inode, inode.end())
     }
 
-    /// Zeroes the parts of a range that do not fill a page, where the file has data.
-    fn zero_edges(
-        &self,
-        grow: &Growing<'_>,
-        inode: &Arc<Inode>,
-        range: &Range<ByteOffset>,
-        file_end: ByteOffset,
-    ) -> Result<(), FsError> {
-        const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
-        for (from, to) in edges(range, file_end) {
-            let page = from.page();
-            let written = matches!(self.mapping(inode, page)?, BlockMapping::Block { unwritten: false, .. })
-                || page == Page::FIRST && inode.data.residence.is_in_record();
-            if written {
-                self.write_growing(grow, inode, &ZEROES[..(to - from) as usize], from)?;
-            }
-        }
-        Ok(())
+    fn has_data(&self, inode: &Inode, page: Page) -> Result<bool, FsError> {
+        let is_written = matches!(self.mapping(inode, page)?, BlockMapping::Block { unwritten: false, .. });
+        Ok(is_written || page == Page::FIRST && inode.data.residence.is_in_record())
     }
 
-    /// Gives every page of a range a block; new ones read as zeroes. Without room for all of them, none is allocated.
+    fn take_away(&self, grow: &Growing<'_>, inode: &Arc<Inode>, pages: Range<Page>) -> Result<(), FsError> {
+        assert!(grow.is_of(&inode.data), "inode {} loses blocks under another's lock", inode.ino);
+        let _quiet = inode.data.quiet();
+        self.meta.remove_blocks(inode, pages, None)
+    }
+
+    fn move_out_of_record(&self, grow: &Growing<'_>, inode: &Arc<Inode>) -> Result<(), FsError> {
+        self.give_block(grow, inode)
+    }
+
     fn allocate_holes(
         &self,
         grow: &Growing<'_>,
@@ -133,7 +96,9 @@ impl InPlace {
         }
         Ok(())
     }
+}
 
+impl InPlace {
     /// Allocates promised blocks for a hole, as many as lie side by side; answers how many.
     fn allocate_hole(&self, inode: &Arc<Inode>, page: Page, want: u32) -> Result<u64, FsError> {
         let goal = inode.data.extents.read().goal(page);

@@ -85,7 +85,7 @@ impl InPlace {
             self.write_record(inode, piece)?;
             return Ok(piece.from.len());
         }
-        self.leave_record(grow, inode)?;
+        self.give_block(grow, inode)?;
         let page = piece.at.page();
         match self.mapping(inode, page)? {
             BlockMapping::Block { block, end, unwritten: false } => {
@@ -267,7 +267,7 @@ impl InPlace {
     }
 
     /// The file has blocks from here on: what its record holds goes to one.
-    pub(super) fn leave_record(&self, grow: &Growing<'_>, inode: &Arc<Inode>) -> Result<(), FsError> {
+    pub(super) fn give_block(&self, grow: &Growing<'_>, inode: &Arc<Inode>) -> Result<(), FsError> {
         let residence = &inode.data.residence;
         if residence.is_outside() {
             return Ok(());

@@ -1,19 +1,17 @@
 //! Changing what a file has without writing to it: truncate, fallocate, and the map of its holes.
 
+use crate::allocation::Allocation;
 use crate::blocks::alloc::Near;
-use crate::bytes::Bytes;
 use crate::error::FsError;
 use crate::extent::{BlockMapping, EXTENT_BLOCKS_MAX, Extents};
 use crate::filedata::{Growing, Quiet};
 use crate::inode::Inode;
-use crate::metadata::holdings::edges;
 use crate::metadata::promises::PagePromise;
 use crate::pages::Pages;
-use crate::status::Allocate;
 use core::ops::Range;
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent};
 use nvmed_sys::sync::Arc;
-use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
+use nvmed_units::{ByteOffset, Page};
 
 impl Pages {
     /// Makes a file shorter. Also where it ends already: blocks allocated past the end go.
@@ -85,62 +83,27 @@ impl Pages {
             Ok(promised)
         })
     }
+}
 
-    /// Allocates, punches or zeroes a range.
-    pub(crate) fn allocate_range(
-        &self,
-        inode: &Arc<Inode>,
-        how: Allocate,
-        range: Range<ByteOffset>,
-    ) -> Result<(), FsError> {
-        let grow = inode.data.grow();
-        let file_end = inode.end();
-        let grows = range.end > file_end && !how.keep_size;
-        if how.punch_hole || how.zero_range {
-            let inside = range.start..range.end.min(if how.keep_size { file_end } else { range.end });
-            self.zero_edges(&grow, inode, &inside, file_end)?;
-            let whole = range.start.page_end()..range.end.page();
-            if whole.start < whole.end {
-                let quiet = inode.data.quiet();
-                self.remove_pages((&grow, &quiet), inode, whole, None)?;
-                inode.data.punch_mapped(range.clone())?;
-            }
-        }
-        if !how.punch_hole {
-            self.move_out_of_record(&grow, inode)?;
-            self.allocate_holes(&grow, inode, range.start.page()..range.end.page_end())?;
-        }
-        if grows {
-            self.extend(&grow, inode, file_end..range.end)?;
-        }
-        drop(grow);
-        self.meta.modified(inode);
-        Ok(())
+impl Allocation for Pages {
+    fn has_data(&self, inode: &Inode, page: Page) -> Result<bool, FsError> {
+        let is_written =
+            matches!(self.meta.mapping(inode, page)?, BlockMapping::Block { unwritten: false, .. });
+        let is_in_record = page == Page::FIRST && inode.data.residence.is_in_record();
+        Ok(is_written || is_in_record || self.cache.is_dirty(&inode.data.object, page))
     }
 
-    /// Zeroes the parts of a range that do not fill a page, where the file has data.
-    fn zero_edges(
-        &self,
-        grow: &Growing<'_>,
-        inode: &Arc<Inode>,
-        range: &Range<ByteOffset>,
-        file_end: ByteOffset,
-    ) -> Result<(), FsError> {
-        const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
-        for (from, to) in edges(range, file_end) {
-            let page = from.page();
-            let written =
-                matches!(self.meta.mapping(inode, page)?, BlockMapping::Block { unwritten: false, .. })
-                    || page == Page::FIRST && inode.data.residence.is_in_record();
-            if written || self.cache.is_dirty(&inode.data.object, page) {
-                self.write_growing(grow, inode, &ZEROES[..(to - from) as usize], from)?;
-            }
-        }
-        Ok(())
+    /// And cached pages. The device's direct transfers have ended while they go.
+    fn take_away(&self, grow: &Growing<'_>, inode: &Arc<Inode>, pages: Range<Page>) -> Result<(), FsError> {
+        let quiet = inode.data.quiet();
+        self.remove_pages((grow, &quiet), inode, pages, None)
     }
 
-    /// Gives every page of a range a block; new ones read as zeroes. Dirty pages exchange their promise.
-    /// Without room for all of them, none is allocated.
+    fn move_out_of_record(&self, grow: &Growing<'_>, inode: &Arc<Inode>) -> Result<(), FsError> {
+        self.write_out_of_record(grow, inode)
+    }
+
+    /// Dirty pages exchange their promise.
     fn allocate_holes(
         &self,
         grow: &Growing<'_>,
@@ -179,7 +142,9 @@ impl Pages {
         inode.discharge(left - kept.min(left));
         result
     }
+}
 
+impl Pages {
     /// Allocates promised blocks for a hole, as many as lie side by side; answers how many.
     fn allocate_hole(&self, inode: &Arc<Inode>, page: Page, want: u32) -> Result<u64, FsError> {
         let goal = {

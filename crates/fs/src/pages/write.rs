@@ -114,7 +114,7 @@ impl Pages {
     }
 
     /// Gives a file that lies in its record, or is about to, blocks instead.
-    pub(super) fn move_out_of_record(&self, grow: &Growing<'_>, inode: &Arc<Inode>) -> Result<(), FsError> {
+    pub(super) fn write_out_of_record(&self, grow: &Growing<'_>, inode: &Arc<Inode>) -> Result<(), FsError> {
         inode.data.residence.bar(grow);
         // Who began to write it back before the mark has ended then.
         drop(inode.data.quiet());
