@@ -1,10 +1,14 @@
 //! How far ahead of a sequential reader to read.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nvmed_units::Page;
 
 /// First window of a reader that looks sequential, in pages.
 const FIRST_PAGES: u64 = 4;
+/// Nanoseconds a page of a window that nobody waits long for, 1 GB/s: some two times what a reader's own copy takes.
+const QUICK_PAGE_NS: u64 = 4096;
+/// How often the largest window is doubled for who waits long for it, at most.
+const DOUBLINGS_MAX: u32 = 4;
 
 /// Pages to fill, `[start, start + pages)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,22 +28,35 @@ pub struct Readahead {
     /// One past the last page of the last window.
     end: AtomicU64,
     pages: AtomicU64,
+    /// How often the largest window is doubled, since the reader waits for it.
+    doublings: AtomicU32,
 }
 
 impl Readahead {
     /// What to fill when the pages `[page, page + wanted)` are asked for and `page` is missing: the
-    /// pages wanted, and for a sequential reader up to `pages_max` in a window that doubles.
+    /// pages wanted, and for a sequential reader up to `pages_max` in a window that doubles, or up to sixteen times as
+    /// many where [`Readahead::took`] was told that windows take long.
     #[must_use]
     pub fn miss(&self, page: Page, wanted: u64, pages_max: u64) -> Window {
         let sequential = page.0 == self.end.load(Ordering::Relaxed);
         let pages = if sequential {
-            (self.pages.load(Ordering::Relaxed) * 2).max(FIRST_PAGES).max(wanted).min(pages_max.max(wanted))
+            let most = pages_max << self.doublings.load(Ordering::Relaxed);
+            (self.pages.load(Ordering::Relaxed) * 2).max(FIRST_PAGES).max(wanted).min(most.max(wanted))
         } else {
+            self.doublings.store(0, Ordering::Relaxed);
             wanted
         };
         self.pages.store(pages, Ordering::Relaxed);
         self.end.store(page.0 + pages, Ordering::Relaxed);
         Window { start: page, pages }
+    }
+
+    /// It took so long to fill a window as large as one may be: where that is long, the next one may be twice as large.
+    pub fn took(&self, pages: u64, nanoseconds: u64) {
+        let doublings = self.doublings.load(Ordering::Relaxed);
+        if nanoseconds > pages.saturating_mul(QUICK_PAGE_NS) && doublings < DOUBLINGS_MAX {
+            self.doublings.store(doublings + 1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -60,6 +77,25 @@ mod tests {
         }
         assert_eq!(windows, [4, 8, 16, 32, 32, 32]);
         assert_eq!(habit.miss(page, 100, 32).pages, 100, "what is asked for is filled in one go");
+    }
+
+    #[test]
+    fn a_reader_who_waits_gets_larger_windows() {
+        let habit = Readahead::default();
+        let mut page = Page::FIRST;
+        let mut next = |took| {
+            let window = habit.miss(page, 1, 8);
+            page += window.pages;
+            habit.took(window.pages, took);
+            window.pages
+        };
+        let (quick, slow) = (1_000, 5_000_000);
+        let windows = [quick, quick, quick, slow, quick, slow, slow, slow, slow, slow].map(&mut next);
+        assert_eq!(windows, [4, 8, 8, 8, 16, 16, 32, 64, 128, 128], "doubled by each that was slow, four times");
+        assert_eq!(habit.miss(Page(9000), 1, 8).pages, 1);
+        assert_eq!(habit.miss(Page(9001), 1, 8).pages, 4, "another place, another habit");
+        assert_eq!(habit.miss(Page(9005), 20, 8).pages, 20);
+        assert_eq!(habit.miss(Page(9025), 1, 8).pages, 8);
     }
 
     #[test]

@@ -30,8 +30,10 @@ pub type Clock = fn() -> i64;
 pub struct MountOptions {
     /// Bytes allocated ahead of a growing file; 0 is none.
     pub prealloc_bytes: u64,
-    /// Largest readahead window; 0 is none.
+    /// Largest readahead window of a reader who does not wait long for it; 0 is none.
     pub readahead_bytes: u64,
+    /// Whether it is up to sixteen times as large, and a quarter of the cache at most, for one who does.
+    pub readahead_grows: bool,
     /// Files of up to so many bytes lie in their records, at most 800; 0 is none. A new one is durable by one write of
     /// the log then.
     pub inline_bytes: u32,
@@ -62,6 +64,7 @@ impl Default for MountOptions {
         Self {
             prealloc_bytes: 0,
             readahead_bytes: 128 << 10,
+            readahead_grows: true,
             inline_bytes: INLINE_BYTES,
             dirty_limit_bytes: 0,
             cache_policy: EvictionPolicy::default(),

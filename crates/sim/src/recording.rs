@@ -74,6 +74,8 @@ impl Setting {
                 default.commit_blocks_max
             },
             urgent: Dice::of(&[seed, 0x0a9e]).chance(25),
+            // By time: a seed would not be the same run twice.
+            readahead_grows: false,
             clock,
             ..default
         };

@@ -97,6 +97,25 @@ fn the_stamps_of_the_probes_lie_within_each_other() {
     }
 }
 
+/// A window of 128 KiB that takes milliseconds is too small to read a file by.
+#[test]
+fn who_reads_a_slow_device_from_end_to_end_is_read_far_ahead() {
+    const DD: &str = "exec dd if=store/a of=/dev/null bs=64k 2>/dev/null";
+    let scratch = Scratch::with_device("64M");
+    let write = "exec dd if=/dev/urandom of=store/a bs=1M count=8 conv=fsync 2>/dev/null";
+    assert_eq!(run(&scratch, &["--private"], write).status, 0);
+    let largest_of = |options: &[&str]| {
+        assert_eq!(run(&scratch, &[&["--private", "--trace", "t"], options].concat(), DD).status, 0);
+        let found = read(&scratch.path("t"));
+        let reads = found.iter().filter(|one| one.device == "handle" && one.request.op == Op::Read);
+        reads.map(|one| one.request.bytes).max()
+    };
+    assert_eq!(largest_of(&["-D", "virtual:d.img?latency=2ms"]), Some(2 * MIB));
+    std::fs::write(scratch.path("none.conf"), "ffs_readahead = none\n").unwrap();
+    let none = ["--config", "none.conf", "-D", "virtual:d.img?latency=2ms"];
+    assert_eq!(largest_of(&none), Some(64 << 10), "as much as a call wants");
+}
+
 #[test]
 fn calls_of_all_processes_are_told_apart_and_so_are_their_files() {
     let scratch = Scratch::with_device("64M");

@@ -11,6 +11,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState};
 use nvmed_io::{Handle, Operation, Scatter};
+use nvmed_sys::monotonic_ns;
 use nvmed_units::{BLOCK_BYTES, Block, ByteOffset, Page};
 use std::sync::Arc;
 
@@ -46,7 +47,14 @@ impl Pages {
             pages => pages,
         };
         let window = stream.readahead.miss(page, wanted, most);
-        self.fill(inode, window.start, window.pages.min(self.fill_pages))
+        let pages = window.pages.min(self.fill_pages);
+        if !self.readahead_grows || most == 0 || pages < most {
+            return self.fill(inode, window.start, pages);
+        }
+        let begin = monotonic_ns();
+        self.fill(inode, window.start, pages)?;
+        stream.readahead.took(pages, monotonic_ns() - begin);
+        Ok(())
     }
 
     /// Fills a page, and as many of the following ones as are missing, inside the file and at hand.

@@ -57,6 +57,8 @@ pub(crate) struct Pages {
     relief_pages: AtomicUsize,
     /// Pages of the largest readahead window, and of one fill.
     readahead_pages: u64,
+    /// Whether a window may be larger for who waits long for it.
+    readahead_grows: bool,
     fill_pages: u64,
     /// Size of the largest file whose bytes its record holds.
     inline_bytes: u64,
@@ -95,6 +97,7 @@ impl Pages {
             relief: OnceLock::new(),
             relief_pages: AtomicUsize::new(RELIEF_PAGES),
             readahead_pages: (options.readahead_bytes / BLOCK_BYTES as u64).min(fill_pages),
+            readahead_grows: options.readahead_grows,
             fill_pages,
             inline_bytes: u64::from(options.inline_bytes.min(INLINE_BYTES_MAX)),
             maps_written: AtomicU32::new(0),
