@@ -36,6 +36,8 @@ mod signal;
 pub mod sync;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
 mod thread;
+#[allow(unsafe_code, reason = "memory that is mapped at addresses, and calls of the kernel about it")]
+mod userfault;
 #[allow(unsafe_code, reason = "a mapping of one owner is a slice")]
 mod words;
 
@@ -50,4 +52,5 @@ pub use peer::peer_groups;
 pub use registers::Registers;
 pub use signal::{Signal, Signals, kill_here, stop_here};
 pub use thread::spawn_quiet;
+pub use userfault::{Addresses, Userfault};
 pub use words::Words;

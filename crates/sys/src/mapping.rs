@@ -306,7 +306,12 @@ impl Mapping {
         self.guard.as_ref().is_some_and(Guard::is_cut)
     }
 
-    fn adopt(base: *mut c_void, len: usize, pages: Pages, file: Option<(BorrowedFd<'_>, u64)>) -> Self {
+    pub(crate) fn adopt(
+        base: *mut c_void,
+        len: usize,
+        pages: Pages,
+        file: Option<(BorrowedFd<'_>, u64)>,
+    ) -> Self {
         Self {
             base: NonNull::new(base.cast()).expect("mmap never answers null on success"),
             len,
