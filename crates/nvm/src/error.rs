@@ -47,6 +47,14 @@ pub enum NvmError {
         /// What it is.
         found: u64,
     },
+    /// A range of the medium cannot be mapped.
+    #[error("memory of a slow medium cannot be mapped: {what} ({errno})")]
+    View {
+        /// Why not, and what to do.
+        what: &'static str,
+        /// The host's answer.
+        errno: Errno,
+    },
     /// The profile describes no medium.
     #[error("the medium's profile makes no sense: {error}")]
     Profile {
@@ -62,7 +70,7 @@ impl NvmError {
         match self {
             Self::Media { error } => error.errno(),
             Self::Processor { .. } => Errno::OPNOTSUPP,
-            Self::Holder { errno, .. } => *errno,
+            Self::Holder { errno, .. } | Self::View { errno, .. } => *errno,
             Self::SmallBuffer { .. } | Self::MediaProfile { .. } | Self::Profile { .. } => Errno::INVAL,
         }
     }

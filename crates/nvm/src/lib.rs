@@ -19,6 +19,7 @@ mod memory;
 mod queue;
 mod ram;
 mod record;
+mod view;
 
 pub use buffer::{BufferClock, BufferOptions, BufferStats, Hint, MediaProfile};
 pub use engine::{NvmEngine, NvmOptions};
@@ -26,3 +27,4 @@ pub use error::NvmError;
 pub use medium::{FlushTo, MemoryOptions, Place};
 pub use memory::{Memory, Pinned};
 pub use record::{Event, Record, What};
+pub use view::{View, ViewOptions};

@@ -49,8 +49,8 @@ impl Drop for Pinned<'_> {
 /// All ranges are inside the medium: another one is the caller's mistake and panics.
 #[derive(Debug)]
 pub struct Memory {
-    medium: Medium,
-    buffer: Option<Box<Buffer>>,
+    pub(crate) medium: Medium,
+    pub(crate) buffer: Option<Box<Buffer>>,
     record: OnceLock<Arc<Record>>,
 }
 
@@ -140,7 +140,7 @@ impl Memory {
     }
 
     #[inline]
-    fn note(&self, what: impl FnOnce() -> What) {
+    pub(crate) fn note(&self, what: impl FnOnce() -> What) {
         if cfg!(debug_assertions)
             && let Some(record) = self.record.get()
         {
@@ -159,7 +159,7 @@ impl Memory {
 
     /// Asserts that a range is inside.
     #[inline]
-    fn inside(&self, at: u64, bytes: usize) -> Span {
+    pub(crate) fn inside(&self, at: u64, bytes: usize) -> Span {
         let inside = at.checked_add(bytes as u64).is_some_and(|end| end <= self.bytes());
         assert!(inside, "{bytes} bytes at {at} of a medium of {} bytes", self.bytes());
         Span::new(at, bytes)

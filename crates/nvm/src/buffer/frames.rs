@@ -20,6 +20,11 @@ const AHEAD: u64 = 1 << 34;
 /// It is being discarded: nobody pins it any more.
 const CLOSED: u64 = 1 << 35;
 
+/// A view has pages of it: who uses it there is not seen.
+const MAPPED: u64 = 1 << 36;
+/// A view that can be stored to has had it since what was stored was last looked for.
+const STORED: u64 = 1 << 37;
+
 /// What became of an attempt to pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pin {
@@ -38,6 +43,8 @@ pub(crate) enum Removal {
     Gone { wasted: bool },
     /// It was used lately, or is pinned, or not there.
     Kept,
+    /// Views have it: when it is out of them, its next use there is seen.
+    Mapped,
 }
 
 /// The frames of one medium.
@@ -153,14 +160,37 @@ impl Frames {
         if before & RESIDENT == 0 || before & (PINS | CLOSED) != 0 {
             return Removal::Kept;
         }
-        if before & USED != 0 {
+        if before & (USED | MAPPED) != 0 {
             word.fetch_and(!USED, Ordering::Relaxed);
+            if before & MAPPED != 0 {
+                return Removal::Mapped;
+            }
             return Removal::Kept;
         }
-        match word.compare_exchange(before, 0, Ordering::AcqRel, Ordering::Relaxed) {
+        match word.compare_exchange(before, before & STORED, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => Removal::Gone { wasted: before & AHEAD != 0 },
             Err(_) => Removal::Kept,
         }
+    }
+
+    /// Views have it from now on; who says so has it pinned. `stores`: it can be stored to there.
+    pub(crate) fn enter_views(&self, frame: u64, stores: bool) {
+        self.word(frame).fetch_or(if stores { MAPPED | STORED } else { MAPPED }, Ordering::AcqRel);
+    }
+
+    /// No view has it any more.
+    pub(crate) fn leave_views(&self, frame: u64) {
+        self.word(frame).fetch_and(!MAPPED, Ordering::AcqRel);
+    }
+
+    /// Whether it may have been stored to in a view.
+    pub(crate) fn is_stored(&self, frame: u64) -> bool {
+        self.word(frame).load(Ordering::Acquire) & STORED != 0
+    }
+
+    /// As [`Frames::is_stored`], which it is not any more.
+    pub(crate) fn take_stored(&self, frame: u64) -> bool {
+        self.word(frame).fetch_and(!STORED, Ordering::AcqRel) & STORED != 0
     }
 
     /// Nobody pins it any more.
@@ -175,7 +205,8 @@ impl Frames {
 
     /// What was closed can be pinned again, if `kept`; else it is not there any more.
     pub(crate) fn reopen(&self, frame: u64, kept: bool) {
-        let gone = if kept { CLOSED } else { CLOSED | RESIDENT | USED | AHEAD };
+        let all = CLOSED | RESIDENT | USED | AHEAD | MAPPED | STORED;
+        let gone = if kept { CLOSED } else { all };
         self.word(frame).fetch_and(!gone, Ordering::AcqRel);
     }
 }

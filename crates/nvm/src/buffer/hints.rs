@@ -137,8 +137,8 @@ impl Buffer {
             let frame = inner.taken[index];
             // Twice: the first attempt spares what was used.
             let removal = if range.contains(&frame) {
-                match self.frames.try_remove(frame) {
-                    Removal::Kept => self.frames.try_remove(frame),
+                match self.try_remove(frame) {
+                    Removal::Kept => self.try_remove(frame),
                     gone => gone,
                 }
             } else {

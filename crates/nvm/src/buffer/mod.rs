@@ -7,11 +7,13 @@ mod model;
 mod profile;
 mod residence;
 mod stats;
+mod views;
 mod write_log;
 
 pub use hints::Hint;
 pub use profile::{BufferClock, BufferOptions, MediaProfile};
 pub use stats::BufferStats;
+pub(crate) use views::Views;
 
 use crate::dirty::Dirty;
 use crate::error::NvmError;
@@ -24,7 +26,7 @@ use model::{LINE_BYTES, Model, PAGE_BYTES};
 use nvmed_image::{MediaError, Piece, Span};
 use nvmed_nvme::Status;
 use nvmed_sys::atomic::Ordering;
-use nvmed_sys::sync::Mutex;
+use nvmed_sys::sync::{Mutex, OnceLock};
 use nvmed_sys::{Mapping, Pages};
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
@@ -74,6 +76,8 @@ pub(crate) struct Buffer {
     used_ahead: AtomicU64,
     /// Long pins, in frames.
     pinned: AtomicU64,
+    /// What of the medium is mapped, from the first time on.
+    views: OnceLock<Views>,
 }
 
 /// Where what is written home is noted.
@@ -116,13 +120,14 @@ impl Buffer {
             }),
             used_ahead: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
+            views: OnceLock::new(),
         })
     }
 
     /// What it has done.
     pub(crate) fn stats(&self) -> BufferStats {
         let used_ahead = self.used_ahead.load(Ordering::Relaxed);
-        BufferStats { used_ahead, ..self.inner.lock().model.stats() }
+        BufferStats { used_ahead, touches: self.touches(), ..self.inner.lock().model.stats() }
     }
 
     /// The memory of what is resident.
@@ -247,6 +252,18 @@ impl Buffer {
             self.pinned.fetch_sub(count, Ordering::Relaxed);
             return Err(Status::CAPACITY_EXCEEDED);
         }
+        let pinned = self.pin_together((medium, note), span);
+        if pinned.is_err() {
+            self.pinned.fetch_sub(count, Ordering::Relaxed);
+        }
+        pinned
+    }
+
+    /// Pins all frames of a range.
+    ///
+    /// # Errors
+    /// [`Status::CAPACITY_EXCEEDED`]: others bring theirs again and again. The medium below cannot be read.
+    fn pin_together(&self, (medium, note): (&Medium, Note<'_>), span: Span) -> Result<(), Status> {
         for _ in 0..PIN_ATTEMPTS {
             let missing = self.frames.of(span).find(|(frame, _)| self.frames.pin(*frame) == Pin::Absent);
             let Some((missing, _)) = missing else { return Ok(()) };
@@ -255,12 +272,8 @@ impl Buffer {
                 .of(span)
                 .take_while(|(frame, _)| *frame < missing)
                 .for_each(|it| self.frames.unpin(it.0));
-            if let Err(status) = self.bring(medium, note, missing, false) {
-                self.pinned.fetch_sub(count, Ordering::Relaxed);
-                return Err(status);
-            }
+            self.bring(medium, note, missing, false)?;
         }
-        self.pinned.fetch_sub(count, Ordering::Relaxed);
         Err(Status::CAPACITY_EXCEEDED)
     }
 

@@ -9,6 +9,7 @@ use crate::record::What;
 use core::ops::Range;
 use nvmed_image::{Piece, Span};
 use nvmed_nvme::Status;
+use nvmed_sys::Mapping;
 use nvmed_sys::atomic::Ordering;
 use nvmed_sys::sync::MutexGuard;
 
@@ -56,7 +57,7 @@ impl Buffer {
     }
 
     /// Frames that have arrived by now can be used.
-    fn receive(&self, inner: &mut Inner) {
+    pub(super) fn receive(&self, inner: &mut Inner) {
         while let Some((frame, ahead)) = inner.model.arrived() {
             inner.coming.remove(&frame);
             self.frames.arrived(frame, ahead);
@@ -83,7 +84,7 @@ impl Buffer {
         medium.load(span, |done, piece| {
             let to = span.offset as usize + done;
             match piece {
-                Piece::Memory { memory, at, bytes } => memory.copy(at, &self.stores, to, bytes),
+                Piece::Memory { memory, at, bytes } => self.fill(memory, at, to, bytes),
                 Piece::Bytes(bytes) => self.stores.write(to, bytes),
             }
         })?;
@@ -97,13 +98,31 @@ impl Buffer {
         Ok(true)
     }
 
+    /// Copies a part of a frame that comes: by the kernel, which does not clear pages that are overwritten.
+    fn fill(&self, memory: &Mapping, at: usize, to: usize, bytes: usize) {
+        let (file, _) = self.stores.backing().expect("memory that can be shared has a file");
+        let written = memory.write_out(at, bytes, file, to as u64).unwrap_or(0);
+        // What the host has no memory for, or not the medium's file, is told as any touch of it is.
+        memory.copy(at + written, &self.stores, to + written, bytes - written);
+    }
+
+    /// Has one frame leave, unless it was used since the last attempt; in a view its uses are seen from now on.
+    pub(super) fn try_remove(&self, frame: u64) -> Removal {
+        let removal = self.frames.try_remove(frame);
+        if removal == Removal::Mapped {
+            self.unmap(frame);
+            return Removal::Kept;
+        }
+        removal
+    }
+
     /// Has one frame leave; false where none can.
     fn make_place(&self, inner: &mut Inner, medium: &Medium, note: Note<'_>) -> Result<bool, Status> {
         while let Some(frame) = inner.passed.pop() {
             let Some(index) = inner.taken.iter().position(|&taken| taken == frame) else { continue };
             // Twice: the first attempt spares what was used.
-            let removal = match self.frames.try_remove(frame) {
-                Removal::Kept => self.frames.try_remove(frame),
+            let removal = match self.try_remove(frame) {
+                Removal::Kept => self.try_remove(frame),
                 gone => gone,
             };
             if let Removal::Gone { wasted } = removal {
@@ -114,7 +133,7 @@ impl Buffer {
         for _ in 0..ROUNDS * inner.taken.len() {
             inner.hand = (inner.hand + 1) % inner.taken.len();
             let frame = inner.taken[inner.hand];
-            if let Removal::Gone { wasted } = self.frames.try_remove(frame) {
+            if let Removal::Gone { wasted } = self.try_remove(frame) {
                 let index = inner.hand;
                 self.remove(inner, (medium, note), index, wasted)?;
                 return Ok(true);
@@ -149,6 +168,9 @@ impl Buffer {
     /// Writes a frame that nobody can pin any more home, and gives its memory back.
     fn leave(&self, inner: &mut Inner, medium: &Medium, note: Note<'_>, frame: u64) -> Result<(), Status> {
         let span = self.frames.span(frame);
+        if self.frames.take_stored(frame) {
+            self.find_stored(medium, span);
+        }
         for page in pages(span) {
             self.save(inner, medium, note, page)?;
         }
@@ -175,7 +197,13 @@ impl Buffer {
     ///
     /// # Errors
     /// The medium below cannot take them: they stay.
-    fn save(&self, inner: &mut Inner, medium: &Medium, note: Note<'_>, page: u64) -> Result<(), Status> {
+    pub(super) fn save(
+        &self,
+        inner: &mut Inner,
+        medium: &Medium,
+        note: Note<'_>,
+        page: u64,
+    ) -> Result<(), Status> {
         let word = self.unsaved.u64(page as usize * 8);
         let lines = word.swap(0, Ordering::AcqRel);
         let way = medium.write_back;
@@ -183,7 +211,7 @@ impl Buffer {
             let span = Span { offset: page * PAGE_BYTES + first * LINE_BYTES, bytes: count * LINE_BYTES };
             let from = span.offset as usize;
             note(&|| self.written(span));
-            let put = |memory: &nvmed_sys::Mapping, at, done, part| {
+            let put = |memory: &Mapping, at, done, part| {
                 way.copy(memory, at, &self.reads, from + done, part);
             };
             let saved = medium.put(span, put, |done, page| self.reads.read(from + done, page));
@@ -302,6 +330,6 @@ impl Buffer {
 }
 
 /// The pages of a range that begins and ends on some.
-fn pages(span: Span) -> impl Iterator<Item = u64> {
+pub(super) fn pages(span: Span) -> impl Iterator<Item = u64> {
     span.offset / PAGE_BYTES..span.end().div_ceil(PAGE_BYTES)
 }

@@ -14,6 +14,8 @@ pub struct BufferStats {
     pub used_ahead: u64,
     /// Frames that were brought ahead and left again without a use.
     pub wasted_ahead: u64,
+    /// Touches of what is mapped that were answered: each brought something, or found it here.
+    pub touches: u64,
     /// Frames that were taken away for others.
     pub evictions: u64,
     /// Programs of the medium: a page each, or some of its lines.

@@ -10,11 +10,11 @@ use nvmed_nvm::{
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
-const BYTES: u64 = 1 << 20;
-const PAGE: u64 = 4096;
+pub(crate) const BYTES: u64 = 1 << 20;
+pub(crate) const PAGE: u64 = 4096;
 
 /// A medium with a read of 1 µs and a program of 10, 4 KiB/µs.
-fn options(buffer: u64, fill_bytes: u64, log_percent: u32, kept: bool) -> BufferOptions {
+pub(crate) fn options(buffer: u64, fill_bytes: u64, log_percent: u32, kept: bool) -> BufferOptions {
     let link = Rate { bytes: 4096, ns: 1000 };
     let medium = Profile {
         commands: 64,
@@ -24,13 +24,13 @@ fn options(buffer: u64, fill_bytes: u64, log_percent: u32, kept: bool) -> Buffer
     BufferOptions { profile, bytes: buffer, clock: BufferClock::Virtual }
 }
 
-fn buffered(options: &BufferOptions) -> Memory {
+pub(crate) fn buffered(options: &BufferOptions) -> Memory {
     let place = Place::Ram { bytes: BYTES };
     let memory = Memory::open(MemoryOptions { place, flush: FlushTo::Process }).expect("memory");
     memory.buffered(options).expect("a buffer")
 }
 
-fn stats(memory: &Memory) -> BufferStats {
+pub(crate) fn stats(memory: &Memory) -> BufferStats {
     memory.buffer_stats().expect("a buffer")
 }
 
@@ -41,7 +41,7 @@ fn contents(memory: &Memory) -> Vec<u8> {
 }
 
 /// A step of a workload, made to a plain copy too.
-fn step(memory: &Memory, plain: &mut [u8], dice: &mut Dice) {
+pub(crate) fn step(memory: &Memory, plain: &mut [u8], dice: &mut Dice) {
     let at = dice.roll(BYTES - 20_000);
     let len = if dice.chance(50) { dice.index(300) } else { dice.index(20_000) };
     let range = at as usize..at as usize + len;
