@@ -91,7 +91,11 @@ mod tests {
         };
         let (quick, slow) = (1_000, 5_000_000);
         let windows = [quick, quick, quick, slow, quick, slow, slow, slow, slow, slow].map(&mut next);
-        assert_eq!(windows, [4, 8, 8, 8, 16, 16, 32, 64, 128, 128], "doubled by each that was slow, four times");
+        assert_eq!(
+            windows,
+            [4, 8, 8, 8, 16, 16, 32, 64, 128, 128],
+            "doubled by each that was slow, four times"
+        );
         assert_eq!(habit.miss(Page(9000), 1, 8).pages, 1);
         assert_eq!(habit.miss(Page(9001), 1, 8).pages, 4, "another place, another habit");
         assert_eq!(habit.miss(Page(9005), 20, 8).pages, 20);

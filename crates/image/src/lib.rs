@@ -6,12 +6,14 @@
 //! be, also later; one process at a time has a file that it locks. Source: mmap(2), fallocate(2), `guard` of `sys`.
 #![forbid(unsafe_code)]
 
+mod data;
 mod error;
 mod holder;
 mod identity;
 mod image;
 mod span;
 
+pub use data::data_from;
 pub use error::MediaError;
 pub use identity::{Identity, fnv};
 pub use image::{FileOptions, Flush, Image, ImageLock, Owed, Piece, SyncCall};

@@ -1,6 +1,7 @@
 //! Why memory cannot be used as a device.
 
 use nvmed_image::MediaError;
+use nvmed_nvme::Status;
 use rustix::io::Errno;
 
 /// Why memory cannot be used: what, where, what to do.
@@ -79,5 +80,59 @@ impl NvmError {
 impl From<MediaError> for NvmError {
     fn from(error: MediaError) -> Self {
         Self::Media { error }
+    }
+}
+
+/// Why a hint counts for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HintError {
+    /// Nobody has said where the object lies, or it is forgotten.
+    #[error("object {object} is not known: say first where it lies")]
+    Unknown {
+        /// Its number.
+        object: u64,
+    },
+    /// An extent ends beyond the medium.
+    #[error("{bytes} bytes at {at} are not on a medium of {medium} bytes")]
+    Outside {
+        /// Where it begins.
+        at: u64,
+        /// Its bytes.
+        bytes: u64,
+        /// Bytes of the medium.
+        medium: u64,
+    },
+    /// An extent has no bytes, or begins before the end of the one before it.
+    #[error("the extent of object {object} at its byte {position} is empty, or not behind the one before it")]
+    Order {
+        /// The object's number.
+        object: u64,
+        /// Where the extent begins in it.
+        position: u64,
+    },
+    /// The medium cannot be read or written.
+    #[error("the medium cannot do what the hint asks for: {status}")]
+    Device {
+        /// Its answer.
+        status: Status,
+    },
+}
+
+impl HintError {
+    /// The errno for it.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Unknown { .. } => Errno::NOENT,
+            Self::Outside { .. } | Self::Order { .. } => Errno::INVAL,
+            Self::Device { .. } => Errno::IO,
+        }
+    }
+}
+
+impl From<Status> for HintError {
+    fn from(status: Status) -> Self {
+        Self::Device { status }
     }
 }

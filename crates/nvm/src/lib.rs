@@ -21,9 +21,9 @@ mod ram;
 mod record;
 mod view;
 
-pub use buffer::{BufferClock, BufferOptions, BufferStats, Hint, MediaProfile};
+pub use buffer::{BufferClock, BufferOptions, BufferStats, Extent, Hint, MediaProfile, Prefetch};
 pub use engine::{NvmEngine, NvmOptions};
-pub use error::NvmError;
+pub use error::{HintError, NvmError};
 pub use medium::{FlushTo, MemoryOptions, Place};
 pub use memory::{Memory, Pinned};
 pub use record::{Event, Record, What};

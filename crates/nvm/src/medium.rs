@@ -134,6 +134,18 @@ impl Medium {
         }
     }
 
+    /// Where there are bytes already: what of a file is no hole, and what somebody else has put into memory.
+    pub(crate) fn filled(&self) -> Vec<Span> {
+        let mut end = 0;
+        let mut all = |next: &dyn Fn(u64) -> Option<Span>| {
+            std::iter::from_fn(|| next(end).inspect(|data| end = data.end())).collect()
+        };
+        match &self.bytes {
+            Bytes::File(image) => all(&|from| image.data_from(from)),
+            Bytes::Ram(ram) => all(&|from| ram.data_from(from)),
+        }
+    }
+
     /// Where a fence leaves what was settled.
     #[must_use]
     pub(crate) fn flush(&self) -> FlushTo {

@@ -1,7 +1,7 @@
 //! The medium: the only code that stores to it, settles and fences.
 
-use crate::buffer::{Buffer, BufferOptions, BufferStats, Hint};
-use crate::error::NvmError;
+use crate::buffer::{Buffer, BufferOptions, BufferStats, Extent, Hint, Prefetch};
+use crate::error::{HintError, NvmError};
 use crate::instructions;
 use crate::medium::{FlushTo, Medium, MemoryOptions};
 use crate::record::{Record, What};
@@ -68,8 +68,53 @@ impl Memory {
     /// # Errors
     /// [`NvmError`]: the buffer makes no sense, or there is no memory for it.
     pub fn buffered(mut self, options: &BufferOptions) -> Result<Self, NvmError> {
-        self.buffer = Some(Box::new(Buffer::new(options, self.bytes())?));
+        let filled = self.medium.filled();
+        self.buffer = Some(Box::new(Buffer::new(options, self.bytes(), &filled)?));
         Ok(self)
+    }
+
+    /// Whose word counts for what the buffer brings ahead; of a medium without one nothing comes ahead.
+    #[must_use]
+    pub fn prefetching(mut self, prefetch: Prefetch) -> Self {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.set_prefetch(prefetch);
+        }
+        self
+    }
+
+    /// Whether there is a buffer that listens to hints: to a medium without one nothing need be said.
+    #[must_use]
+    pub fn takes_hints(&self) -> bool {
+        self.buffer.as_ref().is_some_and(|buffer| buffer.takes_hints())
+    }
+
+    /// Says where the bytes of an object (a file, by a number) lie, in place of what was said of it before; what is
+    /// said last of a place counts. Frames come ahead of who reads it in its own order from then on. Of very many
+    /// extents the first ones are remembered, of very many objects those that were told last.
+    ///
+    /// # Errors
+    /// [`HintError`]: an extent is empty, not behind the one before it, or not on the medium.
+    pub fn object(&self, object: u64, extents: &[Extent]) -> Result<(), HintError> {
+        self.buffer.as_ref().map_or(Ok(()), |buffer| buffer.object(object, extents))
+    }
+
+    /// Says what `bytes` bytes at `position` of an object will be used for, as [`Memory::advise`]; what is beyond its
+    /// end counts for nothing.
+    ///
+    /// # Errors
+    /// [`HintError`]: nobody has said where the object lies, or it is forgotten; the medium behind the buffer cannot be
+    /// read or written.
+    pub fn advise_object(&self, object: u64, position: u64, bytes: u64, hint: Hint) -> Result<(), HintError> {
+        let Some(buffer) = &self.buffer else { return Ok(()) };
+        let range = position..position.saturating_add(bytes);
+        buffer.advise_object((&self.medium, &|what| self.note(what)), (object, range), hint)
+    }
+
+    /// Forgets where an object lies, if it is known.
+    pub fn forget_object(&self, object: u64) {
+        if let Some(buffer) = &self.buffer {
+            buffer.forget_object(object);
+        }
     }
 
     /// What the buffer has done; `None` of a medium without one.

@@ -1,5 +1,6 @@
 //! Memory without a file of the host's: this process's, or one that another process holds.
 
+use nvmed_image::Span;
 use nvmed_sys::sync::Arc;
 use nvmed_sys::{Mapping, Pages};
 use rustix::fs::{Mode, OFlags};
@@ -45,6 +46,15 @@ impl Ram {
         let (file, offset) = stores.backing().expect("memory that can be shared has a file");
         let reads = Mapping::read_only(file, offset, stores.len(), Pages::Huge)?;
         Ok(Self { stores: Arc::new(stores), reads: Arc::new(reads), bytes })
+    }
+
+    /// Where bytes begin that somebody has stored, at or behind an offset, and how far they reach.
+    pub(crate) fn data_from(&self, offset: u64) -> Option<Span> {
+        match self.stores.backing() {
+            // Its memory begins where the file does, in all that is made here.
+            Some((file, 0)) => nvmed_image::data_from(file, offset, self.bytes),
+            _ => (offset < self.bytes).then(|| Span { offset, bytes: self.bytes - offset }),
+        }
     }
 
     /// Memory that is mapped already, with all its bytes.

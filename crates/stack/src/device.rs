@@ -13,7 +13,7 @@ use nvmed_dma::Transport;
 use nvmed_engine::Engine;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_io::{Device, DeviceOptions};
-use nvmed_nvm::{BufferOptions, Memory, MemoryOptions, NvmEngine, Place};
+use nvmed_nvm::{BufferOptions, Memory, MemoryOptions, NvmEngine, Place, Prefetch};
 use nvmed_stamps::Stamps;
 use nvmed_sys::Pages;
 use nvmed_uring::{UringCmdEngine, UringCmdOptions, UringEngine, UringOptions};
@@ -246,6 +246,8 @@ fn memory(spec: &NvmSpec, open: Open) -> Result<Reached, StackError> {
     let mut memory = Memory::open(MemoryOptions { place, flush: spec.flush }).map_err(fail)?;
     if let Some(options) = buffer(spec, memory.bytes())? {
         memory = memory.buffered(&options).map_err(fail)?;
+        memory =
+            memory.prefetching(spec.buffer.as_ref().map_or_else(Prefetch::default, |said| said.prefetch));
     }
     let memory = Arc::new(memory);
     let engine = NvmEngine::over(Arc::clone(&memory), spec.lba_bytes);

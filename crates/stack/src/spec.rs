@@ -566,7 +566,7 @@ mod tests {
             "nvm:/mnt/pmem/disk.img?flush=dax",
             "nvm:?size=1048576",
             "nvm:disk.img?profile=nand,buffer=1048576",
-            "nvm:disk.img?flush=process,profile=my/medium.toml,buffer=4096,clock=waited",
+            "nvm:disk.img?flush=process,profile=my/medium.toml,buffer=4096,clock=waited,prefetch=off",
             "virtual:d.img ?",
         ] {
             assert_eq!(DeviceSpec::parse(text).unwrap().to_string(), text);
@@ -590,6 +590,7 @@ mod tests {
             ("nvm:d.img?flush=disk", "engine nvm knows: size=1G, flush=host|process|dax"),
             ("nvm:d.img?profile=nand", "give `profile` and `buffer`, as in profile=nand,buffer=64M"),
             ("nvm:d.img?buffer=64M,clock=waited", "give `profile` and `buffer`"),
+            ("nvm:d.img?profile=nand,buffer=1M,prefetch=on", "prefetch=off|device|hints"),
             ("nvm:d.img?profile=tape,buffer=64M", "no profile is called `tape`; there are dram, pcm, reram"),
             ("nvm:d.img?profile=nand,buffer=0", "device option `buffer=0`"),
             ("uring-cmd:/dev/ng0n1?lba=512", "engine uring-cmd knows: none"),

@@ -66,6 +66,13 @@ impl Image {
         self.state(chunk).store(OWNED, Ordering::Release);
     }
 
+    /// Where data begins, at or behind an offset, and how far it reaches; none where only a hole follows.
+    #[must_use]
+    pub fn data_from(&self, offset: u64) -> Option<Span> {
+        let _shaping = self.shaping.lock();
+        crate::data_from(&self.fd, offset, self.bytes())
+    }
+
     pub(super) fn chunk_len(&self, chunk: Chunk) -> u64 {
         CHUNK_BYTES.min(self.bytes() - chunk.start())
     }

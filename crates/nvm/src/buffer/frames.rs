@@ -193,6 +193,11 @@ impl Frames {
         self.word(frame).fetch_and(!STORED, Ordering::AcqRel) & STORED != 0
     }
 
+    /// It is not spared when the next frame needs its place, unless it is used again.
+    pub(crate) fn cool(&self, frame: u64) {
+        self.word(frame).fetch_and(!USED, Ordering::Relaxed);
+    }
+
     /// Nobody pins it any more.
     pub(crate) fn close(&self, frame: u64) {
         self.word(frame).fetch_or(CLOSED, Ordering::AcqRel);
@@ -203,11 +208,13 @@ impl Frames {
         self.word(frame).load(Ordering::Acquire) & PINS != 0
     }
 
-    /// What was closed can be pinned again, if `kept`; else it is not there any more.
-    pub(crate) fn reopen(&self, frame: u64, kept: bool) {
+    /// What was closed can be pinned again, if `kept`; else it is not there any more. Whether what has gone came ahead
+    /// and was never used.
+    pub(crate) fn reopen(&self, frame: u64, kept: bool) -> bool {
         let all = CLOSED | RESIDENT | USED | AHEAD | MAPPED | STORED;
         let gone = if kept { CLOSED } else { all };
-        self.word(frame).fetch_and(!gone, Ordering::AcqRel);
+        let before = self.word(frame).fetch_and(!gone, Ordering::AcqRel);
+        !kept && before & AHEAD != 0
     }
 }
 

@@ -1,19 +1,19 @@
-//! What somebody says about the future of a range: frames come before they are asked for, or leave.
+//! What somebody says about the future, by range and by object: frames come before they are asked for, or leave.
 
 use super::frames::Removal;
-use super::{Buffer, Inner, Note};
-use crate::medium::Medium;
+use super::objects::Extent;
+use super::streams::Space;
+use super::{Below, Buffer, Inner};
+use crate::error::HintError;
+use core::ops::Range;
 use nvmed_image::Span;
 use nvmed_nvme::Status;
 
-/// Ranges that are remembered at once; of more the oldest is forgotten.
-const STREAMS_MAX: usize = 64;
-/// Bytes that are brought ahead of the reader of a sequential range.
-const WINDOW_BYTES: u64 = 1 << 20;
-
-/// What a range will be used for (posix_fadvise(2) has the same four).
+/// What something will be used for (posix_fadvise(2) has the same five).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
+    /// Nobody knows: what counts is what the buffer sees.
+    Normal,
     /// All of it, soon: frames begin to come now, in their order.
     WillNeed,
     /// It is read from the front to the back: from the first use on, what follows comes ahead.
@@ -24,16 +24,16 @@ pub enum Hint {
     DontNeed,
 }
 
-/// A range of which frames come ahead.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stream {
-    /// The next frame that comes.
-    next: u64,
-    begin: u64,
-    /// Where the range ends.
-    end: u64,
-    /// How many frames it is ahead of the use, at most.
-    window: u64,
+/// Whose word counts for what comes ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prefetch {
+    /// Nobody's: frames come when they are asked for.
+    Off,
+    /// The buffer's own, which sees addresses and nothing else.
+    Device,
+    /// Also that of who gives hints.
+    #[default]
+    Hints,
 }
 
 impl Buffer {
@@ -41,111 +41,117 @@ impl Buffer {
     ///
     /// # Errors
     /// The medium below cannot be read or written.
-    pub(crate) fn advise(
-        &self,
-        (medium, note): (&Medium, Note<'_>),
-        span: Span,
-        hint: Hint,
-    ) -> Result<(), Status> {
+    pub(crate) fn advise(&self, below: Below<'_>, span: Span, hint: Hint) -> Result<(), Status> {
         if span.bytes == 0 {
             return Ok(());
         }
-        let (begin, end) = (self.frames.at(span.offset), self.frames.at(span.end() - 1) + 1);
         let mut inner = self.inner.lock();
-        inner.streams.retain(|stream| stream.end <= begin || end <= stream.begin);
-        match hint {
-            Hint::Random => Ok(()),
-            Hint::DontNeed => self.let_go(&mut inner, medium, note, begin..end),
-            Hint::WillNeed | Hint::Sequential => {
-                if inner.streams.len() == STREAMS_MAX {
-                    inner.streams.remove(0);
-                }
-                // A part stays for what nobody has said anything of.
-                let most = self.frames_max as u64 * 15 / 16;
-                let frame_bytes = self.frames.span(0).bytes;
-                let window = if hint == Hint::WillNeed {
-                    most
-                } else {
-                    (WINDOW_BYTES / frame_bytes).clamp(1, most.max(1))
-                };
-                inner.streams.push(Stream { next: begin, begin, end, window });
-                if hint == Hint::Sequential {
-                    return Ok(());
-                }
-                let stream = inner.streams.len() - 1;
-                self.advance(&mut inner, (medium, note), stream, begin)
-            }
+        if hint == Hint::DontNeed {
+            let frames = self.frames.at(span.offset)..self.frames.at(span.end() - 1) + 1;
+            inner.streams.tell(Space::Medium, span.offset..span.end(), hint);
+            return self.let_go(&mut inner, below, &[frames]);
         }
+        self.tell(&mut inner, below, (Space::Medium, span.offset..span.end()), hint)
     }
 
-    /// A frame is used for which somebody waits (`missed`), or which came ahead: what follows it in its range comes.
+    /// Remembers where an object lies.
     ///
     /// # Errors
-    /// As [`Buffer::advise`].
-    pub(super) fn follow(
-        &self,
-        inner: &mut Inner,
-        below: (&Medium, Note<'_>),
-        (frame, missed): (u64, bool),
-    ) -> Result<(), Status> {
-        let found = inner.streams.iter().rposition(|stream| (stream.begin..stream.end).contains(&frame));
-        let Some(index) = found else { return Ok(()) };
-        let stream = &mut inner.streams[index];
-        if frame > stream.begin && inner.passed.len() < self.frames_max {
-            inner.passed.push(frame - 1);
+    /// [`HintError`]: the extents make no sense.
+    pub(crate) fn object(&self, object: u64, extents: &[Extent]) -> Result<(), HintError> {
+        let medium = self.bytes;
+        let mut end = 0;
+        for extent in extents {
+            let &Extent { position, at, bytes } = extent;
+            let goes_on = position >= end && bytes > 0;
+            end = position
+                .checked_add(bytes)
+                .filter(|_| goes_on)
+                .ok_or(HintError::Order { object, position })?;
+            if at.checked_add(bytes).is_none_or(|end| end > medium) {
+                return Err(HintError::Outside { at, bytes, medium });
+            }
         }
-        if missed || frame >= stream.next {
-            // The reader is somewhere else than what came.
-            stream.next = frame + 1;
+        if self.takes_hints() {
+            self.inner.lock().objects.define(object, extents);
         }
-        self.advance(inner, below, index, frame + 1)
+        Ok(())
     }
 
-    /// Has frames of a range begin to come, as far as it may be ahead of `used`.
-    fn advance(
+    /// Takes a hint about bytes of an object; what is beyond its end counts for nothing.
+    ///
+    /// # Errors
+    /// [`HintError`]: nobody has said where the object lies, or the medium below fails.
+    pub(crate) fn advise_object(
+        &self,
+        below: Below<'_>,
+        (object, range): (u64, Range<u64>),
+        hint: Hint,
+    ) -> Result<(), HintError> {
+        if !self.takes_hints() {
+            return Ok(());
+        }
+        let inner = &mut *self.inner.lock();
+        if inner.objects.end(object).is_none() {
+            return Err(HintError::Unknown { object });
+        }
+        if range.is_empty() {
+            return Ok(());
+        }
+        let space = Space::Object(object);
+        if hint != Hint::DontNeed {
+            return self.tell(inner, below, (space, range), hint).map_err(HintError::from);
+        }
+        inner.streams.tell(space, range.clone(), hint);
+        // Frames of which others have a part stay.
+        let within = |(_, span)| self.frames.within(span);
+        let mut gone: Vec<_> = inner.objects.parts(object, range).map(within).collect();
+        gone.sort_unstable_by_key(|frames| frames.start);
+        self.let_go(inner, below, &gone).map_err(HintError::from)
+    }
+
+    /// Forgets an object.
+    pub(crate) fn forget_object(&self, object: u64) {
+        let mut inner = self.inner.lock();
+        inner.objects.forget(object);
+        inner.streams.forget(Space::Object(object));
+    }
+
+    /// Whether what somebody says counts.
+    pub(crate) fn takes_hints(&self) -> bool {
+        self.prefetch == Prefetch::Hints
+    }
+
+    fn tell(
         &self,
         inner: &mut Inner,
-        (medium, note): (&Medium, Note<'_>),
-        index: usize,
-        used: u64,
+        below: Below<'_>,
+        (space, range): (Space, Range<u64>),
+        hint: Hint,
     ) -> Result<(), Status> {
-        loop {
-            let stream = inner.streams[index];
-            if stream.next >= stream.end.min(used + stream.window) {
-                return Ok(());
-            }
-            inner.streams[index].next += 1;
-            if self.frames.is_resident(stream.next) || inner.coming.contains(&stream.next) {
-                continue;
-            }
-            if !self.begin(inner, (medium, note), stream.next, false, true)? {
-                return Ok(());
-            }
+        if !self.takes_hints() {
+            return Ok(());
+        }
+        match inner.streams.tell(space, range, hint) {
+            Some(stream) => self.advance(inner, below, stream),
+            None => Ok(()),
         }
     }
 
-    /// Has the frames of a range leave that nobody has pinned.
-    fn let_go(
-        &self,
-        inner: &mut Inner,
-        medium: &Medium,
-        note: Note<'_>,
-        range: core::ops::Range<u64>,
-    ) -> Result<(), Status> {
+    /// Has frames leave that nobody has pinned: those of some ranges, in order.
+    fn let_go(&self, inner: &mut Inner, below: Below<'_>, ranges: &[Range<u64>]) -> Result<(), Status> {
         let mut index = 0;
         while index < inner.taken.len() {
             let frame = inner.taken[index];
+            let before = ranges.partition_point(|range| range.start <= frame);
+            let is_meant = before > 0 && ranges[before - 1].contains(&frame);
             // Twice: the first attempt spares what was used.
-            let removal = if range.contains(&frame) {
-                match self.try_remove(frame) {
-                    Removal::Kept => self.try_remove(frame),
-                    gone => gone,
-                }
-            } else {
-                Removal::Kept
+            let removal = match if is_meant { self.try_remove(frame) } else { Removal::Kept } {
+                Removal::Kept if is_meant => self.try_remove(frame),
+                removal => removal,
             };
             if let Removal::Gone { wasted } = removal {
-                self.remove(inner, (medium, note), index, wasted)?;
+                self.remove(inner, below, index, wasted)?;
             } else {
                 index += 1;
             }

@@ -1,16 +1,21 @@
 //! Memory in front of a medium that is slow or wears: frames of it, and what of them is not written home yet
 //! (docs/nvm-buffer.md).
 
+mod ahead;
 mod frames;
 mod hints;
 mod model;
+mod objects;
 mod profile;
 mod residence;
 mod stats;
+mod streams;
+mod taken;
 mod views;
 mod write_log;
 
-pub use hints::Hint;
+pub use hints::{Hint, Prefetch};
+pub use objects::Extent;
 pub use profile::{BufferClock, BufferOptions, MediaProfile};
 pub use stats::BufferStats;
 pub(crate) use views::Views;
@@ -21,15 +26,17 @@ use crate::instructions;
 use crate::medium::Medium;
 use crate::record::What;
 use frames::{Frames, Pin};
-use hints::Stream;
 use model::{LINE_BYTES, Model, PAGE_BYTES};
 use nvmed_image::{MediaError, Piece, Span};
 use nvmed_nvme::Status;
 use nvmed_sys::atomic::Ordering;
 use nvmed_sys::sync::{Mutex, OnceLock};
 use nvmed_sys::{Mapping, Pages};
-use std::collections::HashSet;
+use objects::Objects;
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
+use streams::Streams;
+use taken::Taken;
 
 /// Rounds of the clock's hand without a frame that can go, after which the caller lets others run.
 const ROUNDS: usize = 2;
@@ -42,14 +49,16 @@ const PIN_ATTEMPTS: usize = 1000;
 struct Inner {
     model: Model,
     /// The frames that have a place in the buffer: resident ones, and those that are on their way.
-    taken: Vec<u64>,
+    taken: Taken,
     /// Where the hand of the clock stands among them.
     hand: usize,
-    /// Frames that are on their way.
-    coming: HashSet<u64>,
-    /// Ranges of which frames come ahead.
-    streams: Vec<Stream>,
-    /// Frames of such ranges that their reader has left behind: they go before all others.
+    /// Frames that are on their way, and whether they come ahead of who asks for them.
+    coming: HashMap<u64, bool>,
+    /// Of whom frames come ahead.
+    streams: Streams,
+    /// Where objects lie.
+    objects: Objects,
+    /// Frames that their reader has left behind: they go before all others.
     passed: Vec<u64>,
     /// Pages that a fence programs, in the order in which they were written home; some may have left since.
     waiting: Vec<u64>,
@@ -63,6 +72,10 @@ pub(crate) struct Buffer {
     /// The same to be read.
     reads: Mapping,
     frames: Frames,
+    /// Bytes of the medium.
+    bytes: u64,
+    /// Whose word counts for what comes ahead.
+    prefetch: Prefetch,
     /// Frames that there is room for.
     frames_max: usize,
     /// A bit a line, a word a page: what was stored and is not home yet.
@@ -83,14 +96,27 @@ pub(crate) struct Buffer {
 /// Where what is written home is noted.
 pub(crate) type Note<'a> = &'a dyn Fn(&dyn Fn() -> What);
 
+/// The medium below, and that place.
+pub(crate) type Below<'a> = (&'a Medium, Note<'a>);
+
+/// A part of a request for which a frame is pinned.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    frame: u64,
+    /// From its first byte in the frame to the request's end.
+    span: Span,
+    /// All of the frame will be stored, so that its bytes are not read from the medium.
+    covered: bool,
+}
+
 impl Buffer {
-    /// An empty buffer in front of a medium of `bytes` bytes.
+    /// An empty buffer in front of a medium of `bytes` bytes, in whose cells `filled` lies already.
     ///
     /// # Errors
     /// What makes no sense, or there is no memory.
-    pub(crate) fn new(options: &BufferOptions, bytes: u64) -> Result<Self, NvmError> {
+    pub(crate) fn new(options: &BufferOptions, bytes: u64, filled: &[Span]) -> Result<Self, NvmError> {
         options.check()?;
-        let model = Model::new(options, bytes)?;
+        let model = Model::new(options, bytes, filled)?;
         let fail = |errno| MediaError::Memory { bytes, errno };
         let map = |bytes: u64| {
             let len = usize::try_from(bytes).map_err(|_| rustix::io::Errno::NOMEM)?;
@@ -105,16 +131,19 @@ impl Buffer {
             stores,
             reads,
             frames: Frames::new(bytes, options.profile.fill_bytes).map_err(fail)?,
+            bytes,
+            prefetch: Prefetch::default(),
             frames_max: usize::try_from(options.frames()).unwrap_or(usize::MAX),
             unsaved: map(words).map_err(fail)?,
             touched: Dirty::new(bytes, PAGE_BYTES).map_err(fail)?,
             unprogrammed: map(words).map_err(fail)?,
             inner: Mutex::new(Inner {
                 model,
-                taken: Vec::new(),
+                taken: Taken::default(),
                 hand: 0,
-                coming: HashSet::new(),
-                streams: Vec::new(),
+                coming: HashMap::new(),
+                streams: Streams::default(),
+                objects: Objects::default(),
                 passed: Vec::new(),
                 waiting: Vec::new(),
             }),
@@ -122,6 +151,11 @@ impl Buffer {
             pinned: AtomicU64::new(0),
             views: OnceLock::new(),
         })
+    }
+
+    /// Whose word counts from now on for what comes ahead.
+    pub(crate) fn set_prefetch(&mut self, prefetch: Prefetch) {
+        self.prefetch = prefetch;
     }
 
     /// What it has done.
@@ -147,7 +181,8 @@ impl Buffer {
         mut take: impl FnMut(usize, Piece<'_>),
     ) -> Result<(), Status> {
         for (frame, part) in self.frames.of(span) {
-            self.pin(medium, note, frame, false)?;
+            let rest = Span { offset: part.offset, bytes: span.end() - part.offset };
+            self.pin((medium, note), Asked { frame, span: rest, covered: false })?;
             let (at, bytes) = (part.offset as usize, part.bytes as usize);
             take((part.offset - span.offset) as usize, Piece::Memory { memory: &self.reads, at, bytes });
             self.frames.unpin(frame);
@@ -168,7 +203,8 @@ impl Buffer {
         // What is taken here has to find room when it is written home.
         medium.allocate(span)?;
         for (frame, part) in self.frames.of(span) {
-            self.pin(medium, note, frame, part == self.frames.span(frame))?;
+            let covered = part == self.frames.span(frame);
+            self.pin((medium, note), Asked { frame, span: part, covered })?;
             let done = (part.offset - span.offset) as usize;
             put(&self.stores, part.offset as usize, done, part.bytes as usize);
             // Before the lines are noted: a fence that takes the note finds the bytes.
@@ -218,26 +254,30 @@ impl Buffer {
         ragged(Span { offset: all.end(), bytes: span.end() - all.end() })
     }
 
-    /// Pins a frame, which is brought if it is not there. `covered`: all of it will be stored, so that its bytes are
-    /// not read from the medium.
+    /// Pins a frame, which is brought if it is not there.
     ///
     /// # Errors
     /// The medium below cannot be read.
     #[inline]
-    fn pin(&self, medium: &Medium, note: Note<'_>, frame: u64, covered: bool) -> Result<(), Status> {
+    fn pin(&self, below: Below<'_>, asked: Asked) -> Result<(), Status> {
         loop {
-            match self.frames.pin(frame) {
+            match self.frames.pin(asked.frame) {
                 Pin::Taken => return Ok(()),
                 Pin::Ahead => {
-                    self.used_ahead.fetch_add(1, Ordering::Relaxed);
-                    let mut inner = self.inner.lock();
-                    // That what follows cannot come is for who asks for it.
-                    let _ = self.follow(&mut inner, (medium, note), (frame, false));
+                    self.met(below, asked.span);
                     return Ok(());
                 }
-                Pin::Absent => self.bring(medium, note, frame, covered)?,
+                Pin::Absent => self.bring(below, asked)?,
             }
         }
+    }
+
+    /// What came ahead is used, and what follows it comes.
+    #[cold]
+    fn met(&self, below: Below<'_>, span: Span) {
+        self.used_ahead.fetch_add(1, Ordering::Relaxed);
+        // That what follows cannot come is for who asks for it.
+        let _ = self.used(&mut self.inner.lock(), below, (span, false));
     }
 
     /// Pins a range until [`Buffer::unpin`].
@@ -245,14 +285,14 @@ impl Buffer {
     /// # Errors
     /// [`Status::CAPACITY_EXCEEDED`]: half of the frames are pinned so already, or the range has more than there are to
     /// be had. The medium below cannot be read.
-    pub(crate) fn pin_range(&self, (medium, note): (&Medium, Note<'_>), span: Span) -> Result<(), Status> {
+    pub(crate) fn pin_range(&self, below: Below<'_>, span: Span) -> Result<(), Status> {
         let count = self.frames.of(span).count() as u64;
         let most = self.frames_max as u64 / 2;
         if self.pinned.fetch_add(count, Ordering::Relaxed) + count > most {
             self.pinned.fetch_sub(count, Ordering::Relaxed);
             return Err(Status::CAPACITY_EXCEEDED);
         }
-        let pinned = self.pin_together((medium, note), span);
+        let pinned = self.pin_together(below, span);
         if pinned.is_err() {
             self.pinned.fetch_sub(count, Ordering::Relaxed);
         }
@@ -263,16 +303,24 @@ impl Buffer {
     ///
     /// # Errors
     /// [`Status::CAPACITY_EXCEEDED`]: others bring theirs again and again. The medium below cannot be read.
-    fn pin_together(&self, (medium, note): (&Medium, Note<'_>), span: Span) -> Result<(), Status> {
+    fn pin_together(&self, below: Below<'_>, span: Span) -> Result<(), Status> {
         for _ in 0..PIN_ATTEMPTS {
-            let missing = self.frames.of(span).find(|(frame, _)| self.frames.pin(*frame) == Pin::Absent);
-            let Some((missing, _)) = missing else { return Ok(()) };
+            let missing = self.frames.of(span).find(|&(frame, part)| match self.frames.pin(frame) {
+                Pin::Absent => true,
+                Pin::Taken => false,
+                Pin::Ahead => {
+                    self.met(below, Span { offset: part.offset, bytes: span.end() - part.offset });
+                    false
+                }
+            });
+            let Some((missing, part)) = missing else { return Ok(()) };
             // Nothing is held while a frame comes, which may wait for who waits for this pin.
             self.frames
                 .of(span)
                 .take_while(|(frame, _)| *frame < missing)
                 .for_each(|it| self.frames.unpin(it.0));
-            self.bring(medium, note, missing, false)?;
+            let rest = Span { offset: part.offset, bytes: span.end() - part.offset };
+            self.bring(below, Asked { frame: missing, span: rest, covered: false })?;
         }
         Err(Status::CAPACITY_EXCEEDED)
     }
@@ -305,7 +353,8 @@ mod tests {
         let options = BufferOptions { profile, bytes: 1 << 20, clock: BufferClock::Virtual };
         let place = Place::Ram { bytes };
         let medium = Medium::open(MemoryOptions { place, flush: FlushTo::Process }).unwrap();
-        let buffer = Buffer::new(&options, bytes).unwrap();
+        let mut buffer = Buffer::new(&options, bytes, &[]).unwrap();
+        buffer.set_prefetch(Prefetch::Off);
         let below: (&Medium, Note<'_>) = (&medium, &|_| {});
         let has = || {
             let (file, _) = buffer.stores.backing().unwrap();

@@ -4,7 +4,7 @@ use super::profile::{BufferClock, BufferOptions};
 use super::stats::BufferStats;
 use super::write_log::WriteLog;
 use crate::error::NvmError;
-use nvmed_flash::{Command, Flash, Kind, Ticket};
+use nvmed_flash::{Command, Flash, Kind, Medium, Ticket, WRITE_BYTES_MAX};
 use nvmed_image::Span;
 use std::time::{Duration, Instant};
 
@@ -36,8 +36,12 @@ pub(crate) struct Model {
     met: Vec<(u64, bool)>,
     /// Of a clock that is waited for: its zero.
     begun: Option<Instant>,
-    /// Of a virtual clock.
+    /// Of a virtual clock; of the other one what it had at its zero.
     now_ns: u64,
+    /// When the medium had been filled.
+    filled_ns: u64,
+    /// Units that a drive had programmed by then.
+    filled_units: u64,
     log: WriteLog,
     has_log: bool,
     program_bytes: u64,
@@ -48,33 +52,38 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// A medium of `bytes` bytes that nobody has asked anything yet.
+    /// A medium of `bytes` bytes that nobody has asked anything yet, in whose cells `filled` lies.
     ///
     /// # Errors
     /// The profile describes no medium.
-    pub(crate) fn new(options: &BufferOptions, bytes: u64) -> Result<Self, NvmError> {
+    pub(crate) fn new(options: &BufferOptions, bytes: u64, filled: &[Span]) -> Result<Self, NvmError> {
         let profile = &options.profile;
-        let flash = Flash::new(&profile.medium).map_err(|error| NvmError::Profile { error })?;
+        let mut flash = Flash::new(&profile.medium).map_err(|error| NvmError::Profile { error })?;
+        if matches!(profile.medium.medium, Medium::Array(_)) {
+            fill(&mut flash, filled);
+        }
         let tickets = profile.medium.tickets() as usize;
         Ok(Self {
-            flash,
             jobs: vec![None; tickets],
             met: Vec::new(),
             begun: (options.clock == BufferClock::Waited).then(Instant::now),
-            now_ns: 0,
+            now_ns: flash.now(),
+            filled_ns: flash.now(),
+            filled_units: flash.counts().programmed_units,
             log: WriteLog::new(options.log_bytes() / LOGGED_BYTES),
             has_log: profile.log_percent > 0,
             program_bytes: profile.program_bytes,
             kept: profile.kept,
             wear: vec![0; bytes.div_ceil(PAGE_BYTES * WEAR_PAGES) as usize],
             stats: BufferStats::default(),
+            flash,
         })
     }
 
     /// The time now.
-    fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         match self.begun {
-            Some(begun) => u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            Some(begun) => self.now_ns + u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX / 2),
             None => self.now_ns,
         }
     }
@@ -83,12 +92,17 @@ impl Model {
     pub(crate) fn stats(&self) -> BufferStats {
         let counts = self.flash.counts();
         BufferStats {
-            now_ns: self.now(),
+            now_ns: self.now() - self.filled_ns,
             log_lines: self.log.lines(),
             worn_most: self.wear.iter().copied().max().unwrap_or(0),
-            drive_units: counts.programmed_units,
+            drive_units: counts.programmed_units - self.filled_units,
             ..self.stats
         }
+    }
+
+    /// Somebody who has waited since a time, if he has, waits no more.
+    pub(crate) fn waited(&mut self, since: Option<u64>) {
+        self.stats.waited_ns += since.map_or(0, |since| self.now() - since);
     }
 
     /// The next frame that has arrived until now, if any, and whether nobody has asked for it.
@@ -116,6 +130,11 @@ impl Model {
             return Duration::ZERO;
         }
         Duration::from_nanos(due.saturating_sub(self.now()))
+    }
+
+    /// Whether one more command would begin without a wait.
+    pub(crate) fn has_room(&self) -> bool {
+        self.flash.takes(false)
     }
 
     /// Begins a command, when there is room for it.
@@ -210,6 +229,35 @@ impl Model {
         self.stats.programs += 1;
         self.stats.programmed_bytes += u64::from(whole.count_ones()) * LINE_BYTES;
         self.wear[(page / WEAR_PAGES) as usize] += 1;
+    }
+}
+
+/// Has what lies on a drive be in its cells, in the order of addresses, before its time begins: nothing of it has to be
+/// written for that to be read as slowly as it is.
+fn fill(flash: &mut Flash, filled: &[Span]) {
+    let mut busy = 0_u64;
+    let mut now = flash.now();
+    let step = WRITE_BYTES_MAX;
+    let writes = filled.iter().flat_map(|span| {
+        (span.offset..span.end()).step_by(step as usize).map(|start| Command {
+            kind: Kind::Write { fua: false },
+            start,
+            bytes: step.min(span.end() - start),
+            urgent: false,
+        })
+    });
+    let flush = Command { kind: Kind::Flush, start: 0, bytes: 0, urgent: false };
+    for command in writes.chain([flush]) {
+        while busy > 0 && !flash.takes(false) {
+            now = now.max(flash.next_due());
+            busy -= u64::from(flash.advance(now).is_some());
+        }
+        let _ = flash.arrive(now, &command);
+        busy += 1;
+    }
+    while busy > 0 {
+        now = now.max(flash.next_due());
+        busy -= u64::from(flash.advance(now).is_some());
     }
 }
 

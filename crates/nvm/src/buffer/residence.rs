@@ -2,7 +2,7 @@
 
 use super::frames::Removal;
 use super::model::{LINE_BYTES, PAGE_BYTES, runs};
-use super::{Buffer, Inner, Note, ROUNDS};
+use super::{Asked, Below, Buffer, Inner, Note, ROUNDS};
 use crate::instructions;
 use crate::medium::Medium;
 use crate::record::What;
@@ -19,40 +19,46 @@ impl Buffer {
     /// # Errors
     /// The medium below cannot be read or written.
     #[cold]
-    pub(super) fn bring(
-        &self,
-        medium: &Medium,
-        note: Note<'_>,
-        frame: u64,
-        covered: bool,
-    ) -> Result<(), Status> {
+    pub(super) fn bring(&self, below: Below<'_>, asked: Asked) -> Result<(), Status> {
+        let Asked { frame, span, covered } = asked;
+        // When the caller began to wait, once it is told that it uses the frame.
+        let mut since = None;
         loop {
-            let mut inner = self.inner.lock();
-            self.receive(&mut inner);
-            if self.frames.is_resident(frame) && !self.frames.is_closed(frame) {
+            let mut guard = self.inner.lock();
+            let inner = &mut *guard;
+            self.receive(inner);
+            let is_closed = self.frames.is_closed(frame);
+            if self.frames.is_resident(frame) && !is_closed {
+                inner.model.waited(since);
                 return Ok(());
             }
-            if self.frames.is_closed(frame) {
-                drop(inner);
-                std::thread::yield_now();
-                continue;
-            }
-            if !inner.coming.contains(&frame)
-                && !self.begin(&mut inner, (medium, note), frame, covered, false)?
-            {
+            let coming = inner.coming.get(&frame).copied();
+            let wait = if is_closed {
+                None
+            } else if coming.is_none() && !self.begin(inner, below, frame, covered, false)? {
                 // Every frame has a pin, or is on its way.
-                let wait = if inner.coming.is_empty() { None } else { Some(inner.model.until_arrival()) };
-                drop(inner);
-                wait.map_or_else(std::thread::yield_now, std::thread::sleep);
-                continue;
-            }
-            if covered && self.frames.is_resident(frame) {
+                if inner.coming.is_empty() { None } else { Some(inner.model.until_arrival()) }
+            } else if covered && self.frames.is_resident(frame) {
                 return Ok(());
-            }
-            self.follow(&mut inner, (medium, note), (frame, true))?;
-            let wait = inner.model.until_arrival();
-            drop(inner);
-            std::thread::sleep(wait);
+            } else {
+                if since.is_none() {
+                    since = Some(inner.model.now());
+                    self.asked(inner, below, span, coming);
+                }
+                Some(inner.model.until_arrival())
+            };
+            drop(guard);
+            wait.map_or_else(std::thread::yield_now, std::thread::sleep);
+        }
+    }
+
+    /// Somebody begins to wait for a frame that he has had begun, or that was on its way (`coming`: ahead, or not).
+    fn asked(&self, inner: &mut Inner, below: Below<'_>, span: Span, coming: Option<bool>) {
+        // That what follows, or the rest of the request, cannot come is for who asks for it.
+        let _ = self.bring_request(inner, below, span);
+        inner.model.stats.late_ahead += u64::from(coming == Some(true));
+        if coming != Some(false) {
+            let _ = self.used(inner, below, (span, coming.is_none()));
         }
     }
 
@@ -92,7 +98,7 @@ impl Buffer {
         if covered {
             self.frames.arrived(frame, false);
         } else {
-            inner.coming.insert(frame);
+            inner.coming.insert(frame, ahead);
             inner.model.fill(frame, span, ahead);
         }
         Ok(true)
@@ -119,13 +125,9 @@ impl Buffer {
     /// Has one frame leave; false where none can.
     fn make_place(&self, inner: &mut Inner, medium: &Medium, note: Note<'_>) -> Result<bool, Status> {
         while let Some(frame) = inner.passed.pop() {
-            let Some(index) = inner.taken.iter().position(|&taken| taken == frame) else { continue };
-            // Twice: the first attempt spares what was used.
-            let removal = match self.try_remove(frame) {
-                Removal::Kept => self.try_remove(frame),
-                gone => gone,
-            };
-            if let Removal::Gone { wasted } = removal {
+            let Some(index) = inner.taken.position(frame) else { continue };
+            // What was used since is spared.
+            if let Removal::Gone { wasted } = self.try_remove(frame) {
                 self.remove(inner, (medium, note), index, wasted)?;
                 return Ok(true);
             }
@@ -156,7 +158,7 @@ impl Buffer {
         let frame = inner.taken[index];
         if let Err(status) = self.leave(inner, medium, note, frame) {
             // Its bytes are nowhere else.
-            self.frames.arrived(frame, false);
+            self.frames.arrived(frame, wasted);
             return Err(status);
         }
         inner.taken.swap_remove(index);
@@ -281,7 +283,7 @@ impl Buffer {
             let mut is_free = true;
             for &frame in inner.taken.iter().filter(|frame| range.contains(frame)) {
                 self.frames.close(frame);
-                is_free &= !self.frames.is_pinned(frame) && !inner.coming.contains(&frame);
+                is_free &= !self.frames.is_pinned(frame) && !inner.coming.contains_key(&frame);
             }
             if is_free {
                 return inner;
@@ -304,6 +306,7 @@ impl Buffer {
         zero: impl FnOnce() -> Result<(), Status>,
     ) -> Result<(), Status> {
         let zeroed = zero();
+        let mut unused = 0;
         for &frame in inner.taken.iter().filter(|frame| range.contains(frame)) {
             let span = self.frames.span(frame);
             if zeroed.is_ok() {
@@ -313,10 +316,11 @@ impl Buffer {
                 }
                 let _ = self.stores.release(span.offset as usize, span.bytes as usize);
             }
-            self.frames.reopen(frame, zeroed.is_err());
+            unused += u64::from(self.frames.reopen(frame, zeroed.is_err()));
         }
+        inner.model.stats.wasted_ahead += unused;
         if zeroed.is_ok() {
-            inner.taken.retain(|frame| !range.contains(frame));
+            inner.taken.retain(|frame| !range.contains(&frame));
             inner.model.discard(self.span_of(range));
         }
         zeroed

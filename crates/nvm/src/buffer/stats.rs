@@ -14,6 +14,10 @@ pub struct BufferStats {
     pub used_ahead: u64,
     /// Frames that were brought ahead and left again without a use.
     pub wasted_ahead: u64,
+    /// Frames that were on their way ahead when somebody asked for them, who waited for the rest of their time.
+    pub late_ahead: u64,
+    /// Nanoseconds that callers have waited for frames, all of them together.
+    pub waited_ns: u64,
     /// Touches of what is mapped that were answered: each brought something, or found it here.
     pub touches: u64,
     /// Frames that were taken away for others.

@@ -6,7 +6,7 @@
 
 use super::model::{LINE_BYTES, PAGE_BYTES};
 use super::residence::pages;
-use super::{Buffer, Note};
+use super::{Asked, Buffer, Note};
 use crate::medium::Medium;
 use crate::view::ViewOptions;
 use core::mem;
@@ -259,9 +259,9 @@ impl Buffer {
         // What came for the first must not leave for the last.
         let mut room = self.frames_max / 2;
         for window in windows {
-            let mut last = None;
+            let mut missed = false;
             for (frame, _) in self.frames.of(window.span) {
-                if self.frames.is_resident(frame) || inner.coming.contains(&frame) {
+                if self.frames.is_resident(frame) || inner.coming.contains_key(&frame) {
                     continue;
                 }
                 // Whoever waits for the frame meets what hinders it again.
@@ -269,10 +269,10 @@ impl Buffer {
                     return;
                 }
                 room -= 1;
-                last = Some(frame);
+                missed = true;
             }
-            if let Some(frame) = last {
-                let _ = self.follow(&mut inner, below, (frame, true));
+            if missed {
+                let _ = self.used(&mut inner, below, (window.span, true));
             }
         }
     }
@@ -285,7 +285,8 @@ impl Buffer {
         if self.pin_together(below, window.span).is_ok() {
             return Ok(window.span);
         }
-        self.pin(below.0, below.1, self.frames.at(window.page.offset), false)?;
+        let frame = self.frames.at(window.page.offset);
+        self.pin(below, Asked { frame, span: window.page, covered: false })?;
         Ok(window.page)
     }
 

@@ -2,10 +2,10 @@
 
 use crate::{Scratch, alone, file};
 use nvmed_dice::Dice;
-use nvmed_flash::{FixedProfile, Medium, Profile, Rate};
+use nvmed_flash::{ArrayProfile, BlockKind, FixedProfile, Medium, Profile, Rate, TranslationProfile};
 use nvmed_nvm::{
-    BufferClock, BufferOptions, BufferStats, FlushTo, Hint, MediaProfile, Memory, MemoryOptions, Place,
-    Record, What,
+    BufferClock, BufferOptions, BufferStats, Extent, FlushTo, Hint, HintError, MediaProfile, Memory,
+    MemoryOptions, Place, Prefetch, Record, What,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -58,7 +58,8 @@ pub(crate) fn step(memory: &Memory, plain: &mut [u8], dice: &mut Dice) {
             plain[(at & !7) as usize..][..8].copy_from_slice(&word.to_le_bytes());
         }
         4 => {
-            let hint = [Hint::WillNeed, Hint::Sequential, Hint::Random, Hint::DontNeed][dice.index(4)];
+            let hint =
+                [Hint::WillNeed, Hint::Sequential, Hint::Random, Hint::DontNeed, Hint::Normal][dice.index(5)];
             memory.advise(at, len as u64, hint).expect("a hint");
         }
         5 | 6 => {
@@ -262,6 +263,7 @@ fn threads_find_what_they_stored() {
 /// Reads all of it from the front to the back, 4 KiB at a time.
 fn read_through(hint: Option<Hint>) -> BufferStats {
     let memory = buffered(&options(128 << 10, 4096, 0, true));
+    let memory = memory.prefetching(if hint.is_some() { Prefetch::Hints } else { Prefetch::Off });
     if let Some(hint) = hint {
         memory.advise(0, BYTES, hint).expect("a hint");
     }
@@ -290,10 +292,142 @@ fn a_right_hint_saves_time_and_a_virtual_clock_repeats() {
     }
     let memory = buffered(&options(128 << 10, 4096, 0, true));
     memory.advise(BYTES / 2, BYTES, Hint::WillNeed).expect("beyond the end");
-    (0..64).for_each(|page| memory.read(page * PAGE, &mut [0; 4096]).expect("bytes"));
+    // From the back to the front: not in order.
+    (0..64).rev().for_each(|page| memory.read(page * PAGE, &mut [0; 4096]).expect("bytes"));
     let wrong = stats(&memory);
     assert_eq!((wrong.fills, wrong.fills_ahead, wrong.used_ahead), (64, 30, 0), "{wrong:?}");
     assert_eq!(wrong.wasted_ahead, 30, "{wrong:?}");
+}
+
+/// Readers by turns, each in order: without a hint, frames come ahead of each as far as it has come.
+#[test]
+fn who_reads_in_order_is_seen_by_address() {
+    let read = |prefetch: Prefetch| {
+        let memory = buffered(&options(256 << 10, 4096, 0, true)).prefetching(prefetch);
+        for page in 0..BYTES / PAGE / 4 {
+            (0..4).for_each(|reader| {
+                let at = reader * BYTES / 4 + page * PAGE;
+                memory.read(at, &mut [0; 4096]).expect("bytes");
+            });
+        }
+        stats(&memory)
+    };
+    let (off, device) = (read(Prefetch::Off), read(Prefetch::Device));
+    assert_eq!((off.fills, off.fills_ahead, off.waited_ns), (BYTES / PAGE, 0, off.now_ns));
+    assert!(device.used_ahead > BYTES / PAGE * 95 / 100 && device.wasted_ahead == 0, "{device:?}");
+    assert!(device.now_ns < off.now_ns * 6 / 10, "{device:?} beside {off:?}");
+    // At random, little comes: what follows by chance.
+    let memory = buffered(&options(128 << 10, 4096, 0, true));
+    let mut dice = Dice::of(&[3]);
+    (0..2000).for_each(|_| memory.read(dice.roll(BYTES / PAGE / 2) * 2 * PAGE, &mut [0; 64]).expect("bytes"));
+    assert_eq!(stats(&memory).fills_ahead, 0, "every second page: none follows another");
+}
+
+/// The extents of an object of 64 pages, which lie from the back to the front of the medium, three pages each.
+fn backwards() -> Vec<Extent> {
+    let extent = |number: u64| Extent {
+        position: number * 3 * PAGE,
+        at: BYTES - (number + 1) * 5 * PAGE,
+        bytes: 3 * PAGE,
+    };
+    (0..21).map(extent).collect()
+}
+
+/// Who reads an object has its frames come in its order, wherever they lie; the device alone sees no order in that.
+#[test]
+fn an_object_is_read_ahead_in_its_own_order() {
+    let read = |prefetch: Prefetch, hint: Option<Hint>| {
+        let memory = buffered(&options(128 << 10, 4096, 0, true)).prefetching(prefetch);
+        memory.object(7, &backwards()).expect("an object");
+        if let Some(hint) = hint {
+            memory.advise_object(7, 0, u64::MAX, hint).expect("a hint");
+        }
+        for extent in backwards() {
+            let pages = extent.at / PAGE..(extent.at + extent.bytes) / PAGE;
+            pages.for_each(|page| memory.read(page * PAGE, &mut [0; 4096]).expect("bytes"));
+        }
+        stats(&memory)
+    };
+    let off = read(Prefetch::Off, Some(Hint::WillNeed));
+    assert_eq!((off.fills, off.fills_ahead), (63, 0));
+    let device = read(Prefetch::Device, Some(Hint::WillNeed));
+    assert!(device.wasted_ahead + 40 > device.used_ahead && device.fills > 40, "{device:?}");
+    for hint in [None, Some(Hint::Normal), Some(Hint::Sequential), Some(Hint::WillNeed)] {
+        let known = read(Prefetch::Hints, hint);
+        assert_eq!(known.wasted_ahead, 0, "{hint:?}: {known:?}");
+        assert_eq!(known.fills, u64::from(hint != Some(Hint::WillNeed)), "{hint:?}: {known:?}");
+        assert!(known.now_ns < 63 * 1100, "{hint:?}: {known:?}");
+    }
+    assert_eq!(read(Prefetch::Hints, Some(Hint::Random)).fills_ahead, 0);
+}
+
+/// What a hint may say, and what is answered to one that makes no sense.
+#[test]
+fn hints_for_what_is_not_there_are_told() {
+    let memory = buffered(&options(128 << 10, 4096, 0, true));
+    let unknown = memory.advise_object(7, 0, 1, Hint::WillNeed).expect_err("a foreign object");
+    assert_eq!((unknown, unknown.errno().raw_os_error()), (HintError::Unknown { object: 7 }, libc::ENOENT));
+    let bad = |extents: &[Extent]| memory.object(7, extents).expect_err("no sense").errno().raw_os_error();
+    let extent = |position, at, bytes| Extent { position, at, bytes };
+    assert_eq!(bad(&[extent(0, BYTES - PAGE, PAGE + 1)]), libc::EINVAL, "beyond the end");
+    assert_eq!(bad(&[extent(0, u64::MAX, 2)]), libc::EINVAL);
+    assert_eq!(bad(&[extent(0, 0, 0)]), libc::EINVAL, "empty");
+    assert_eq!(bad(&[extent(u64::MAX, 0, 2)]), libc::EINVAL);
+    assert_eq!(bad(&[extent(PAGE, 0, PAGE), extent(PAGE, PAGE, PAGE)]), libc::EINVAL, "not behind the first");
+    memory.object(7, &[extent(0, 0, PAGE)]).expect("an object");
+    memory.advise_object(7, PAGE, u64::MAX, Hint::WillNeed).expect("beyond its end");
+    assert_eq!(stats(&memory).fills_ahead, 0);
+    memory.advise_object(7, 0, 1, Hint::WillNeed).expect("a hint");
+    assert_eq!(stats(&memory).fills_ahead, 1);
+    memory.forget_object(7);
+    assert!(memory.advise_object(7, 0, 1, Hint::WillNeed).is_err());
+    // Nobody listens: nothing is known, and nothing is refused.
+    let memory = memory.prefetching(Prefetch::Device);
+    assert!(!memory.takes_hints() && memory.advise_object(7, 0, 1, Hint::WillNeed).is_ok());
+}
+
+/// What an object has leaves without what others have in the same frames.
+#[test]
+fn an_object_that_is_not_needed_leaves_others_their_frames() {
+    let memory = buffered(&options(256 << 10, 16_384, 0, true));
+    let extent = Extent { position: 0, at: 2 * PAGE, bytes: 8 * PAGE };
+    memory.object(7, &[extent]).expect("an object");
+    memory.read(0, &mut [0; 12 * PAGE as usize]).expect("bytes");
+    memory.advise_object(7, 0, u64::MAX, Hint::DontNeed).expect("a hint");
+    assert_eq!((stats(&memory).fills, stats(&memory).evictions), (3, 1));
+}
+
+/// A request waits once for all of its frames, whatever may come ahead of it.
+#[test]
+fn the_frames_of_a_request_come_together() {
+    let memory = buffered(&options(128 << 10, 4096, 0, true)).prefetching(Prefetch::Off);
+    memory.read(0, &mut [0; 8 * PAGE as usize]).expect("bytes");
+    let done = stats(&memory);
+    assert_eq!((done.fills, done.fills_ahead, done.now_ns), (8, 0, 8000 + 1000));
+}
+
+/// An image that has bytes is read as slowly as the cells are, though nothing of it was written since it was opened.
+#[test]
+fn what_lies_on_a_drive_is_in_its_cells() {
+    let scratch = Scratch::new();
+    let filled = [7; 8 * PAGE as usize];
+    let image = std::fs::File::create(scratch.image()).expect("a file");
+    image.set_len(BYTES).expect("a size");
+    std::os::unix::fs::FileExt::write_all_at(&image, &filled, BYTES / 2).expect("bytes");
+    drop(image);
+    let blocks = vec![BlockKind { per_plane: 32, ..BlockKind::default() }];
+    let translation = Some(TranslationProfile::default());
+    let array = ArrayProfile { capacity_bytes: BYTES, blocks, translation, ..ArrayProfile::default() };
+    let mut options = options(256 << 10, 4096, 0, true);
+    options.profile.medium = Profile { commands: 64, medium: Medium::Array(Box::new(array)) };
+    let memory = Memory::open(file(&scratch.image(), None, FlushTo::Process)).expect("a file");
+    let memory = memory.buffered(&options).expect("a buffer").prefetching(Prefetch::Off);
+    assert_eq!((stats(&memory).now_ns, stats(&memory).drive_units), (0, 0), "before its time");
+    memory.read(0, &mut [0; 64]).expect("a hole");
+    let hole_ns = stats(&memory).now_ns;
+    memory.read(BYTES / 2, &mut [0; 64]).expect("bytes");
+    let data_ns = stats(&memory).now_ns - hole_ns;
+    assert!(data_ns > hole_ns + 30_000, "{data_ns} ns, and {hole_ns} of a hole");
 }
 
 /// Lines wait together and are programmed once; a buffer that is lost with the power programs them at each fence.
@@ -312,7 +446,7 @@ fn lines_are_programmed_together_and_wear_is_counted() {
         assert_eq!(done.now_ns > 20 * 10_000, !kept, "who waits for programs: {done:?}");
     }
     // A page at a time: what leaves is programmed whole, once.
-    let memory = buffered(&options(8192, 4096, 0, true));
+    let memory = buffered(&options(8192, 4096, 0, true)).prefetching(Prefetch::Off);
     for page in 0..10 {
         memory.store(page * PAGE, &[1; 64]).expect("bytes");
         memory.store(page * PAGE + 1000, &[1; 64]).expect("bytes");

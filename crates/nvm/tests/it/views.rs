@@ -4,7 +4,7 @@
 use crate::buffer::{BYTES, PAGE, buffered, options, stats, step};
 use crate::{Scratch, file};
 use nvmed_dice::Dice;
-use nvmed_nvm::{BufferOptions, FlushTo, Hint, Memory, NvmError, View, ViewOptions};
+use nvmed_nvm::{BufferOptions, FlushTo, Hint, Memory, NvmError, Prefetch, View, ViewOptions};
 use nvmed_sys::{Addresses, Mapping, Pages, door};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -166,7 +166,8 @@ fn a_settling_of_a_view_writes_home_what_it_stored() {
 #[test]
 fn a_touch_brings_a_window_and_none_crosses_a_cut() {
     let _alone = alone();
-    let memory = Arc::new(buffered(&options(512 << 10, 4096, 0, true)));
+    let memory = buffered(&options(512 << 10, 4096, 0, true)).prefetching(Prefetch::Off);
+    let memory = Arc::new(memory);
     let Some(one) = view(&memory, 0, 20 << 10, false) else { return };
     let other = view(&memory, 20 << 10, 300 << 10, false).expect("a second one");
     let touched = |view: &View, pages: std::ops::Range<usize>| {

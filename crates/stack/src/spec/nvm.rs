@@ -2,7 +2,7 @@
 
 use super::{SpecError, lba_bytes, named};
 use crate::profile::{DriveProfile, SlowMedium};
-use nvmed_nvm::{BufferClock, FlushTo};
+use nvmed_nvm::{BufferClock, FlushTo, Prefetch};
 use nvmed_units::parse_bytes;
 use std::path::PathBuf;
 
@@ -32,12 +32,14 @@ pub struct NvmBuffer {
     pub bytes: u64,
     /// `clock=`.
     pub clock: BufferClock,
+    /// `prefetch=`: whose word counts for what comes ahead.
+    pub prefetch: Prefetch,
 }
 
 impl NvmSpec {
     /// What is known, for messages.
     pub(super) const OPTIONS: &str = "size=1G, flush=host|process|dax, lba=512|4096, profile=nand|FILE, \
-                                    buffer=64M, clock=virtual|waited";
+                                    buffer=64M, clock=virtual|waited, prefetch=off|device|hints";
 
     pub(super) fn new(path: &str) -> Self {
         let path = path.to_owned();
@@ -73,6 +75,9 @@ impl NvmSpec {
             ("buffer", size) => self.front().bytes = parse_bytes(size).ok().filter(|&bytes| bytes > 0)?,
             ("clock", "virtual") => self.front().clock = BufferClock::Virtual,
             ("clock", "waited") => self.front().clock = BufferClock::Waited,
+            ("prefetch", "off") => self.front().prefetch = Prefetch::Off,
+            ("prefetch", "device") => self.front().prefetch = Prefetch::Device,
+            ("prefetch", "hints") => self.front().prefetch = Prefetch::Hints,
             _ => return None,
         }
         Some(())
@@ -97,6 +102,11 @@ impl NvmSpec {
             options.push(format!("buffer={}", buffer.bytes));
             if buffer.clock == BufferClock::Waited {
                 options.push("clock=waited".to_owned());
+            }
+            match buffer.prefetch {
+                Prefetch::Off => options.push("prefetch=off".to_owned()),
+                Prefetch::Device => options.push("prefetch=device".to_owned()),
+                Prefetch::Hints => {}
             }
         }
         options
