@@ -73,6 +73,46 @@ impl Mapping {
         }
     }
 
+    /// As [`Mapping::give`], from memory whose file somebody may cut short, where nothing but the door answers that:
+    /// whether this side had all of it. If not, some may have been copied.
+    ///
+    /// # Panics
+    /// As [`Mapping::read`].
+    #[inline]
+    #[must_use]
+    pub fn lend(&self, offset: usize, dst: &mut [u8]) -> bool {
+        if !door::is_usual() {
+            return self.lend_with_care(offset, dst);
+        }
+        let src = self.at(offset, dst.len());
+        // SAFETY: as for `read`.
+        let left = unsafe { door::transfer(dst.as_mut_ptr(), src, dst.len()) };
+        left == 0 || self.has_lent(offset, dst, left)
+    }
+
+    /// The same where this thread may have met a hole already, or no handler stands.
+    #[cold]
+    fn lend_with_care(&self, offset: usize, dst: &mut [u8]) -> bool {
+        let sound = door::before_hole(dst);
+        let dst = &mut dst[..sound];
+        let src = self.at(offset, dst.len());
+        // SAFETY: as for `read`.
+        let arrived = unsafe { door::copy(dst.as_mut_ptr(), src, dst.len()) };
+        arrived == dst.len() || self.has_lent(offset, dst, dst.len() - arrived)
+    }
+
+    /// After a copy that met nothing before the last `left` bytes: whether it was the buffer that was not there.
+    #[cold]
+    fn has_lent(&self, offset: usize, dst: &[u8], left: usize) -> bool {
+        let mut byte = 0;
+        // SAFETY: a local byte, and one that `at` has found in the mapping; the door answers for its being there.
+        let there = unsafe { door::copy(&raw mut byte, self.at(offset + dst.len() - left, 1), 1) } == 1;
+        if there {
+            door::note(dst.as_ptr().addr() + dst.len() - left);
+        }
+        there
+    }
+
     /// As [`Mapping::write`], from a buffer that may be a program's: what of it is not there becomes zeros, and is told
     /// as by [`Mapping::give`].
     ///

@@ -626,6 +626,53 @@ mod tests {
         assert_eq!(whole, buffer);
     }
 
+    /// A copy out of a file that was cut short, and one into a buffer that is not there: which of both it was.
+    fn is_lent() -> bool {
+        let fd = rustix::fs::memfd_create("lent", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, 2 * PAGE as u64).unwrap();
+        let memory =
+            crate::Mapping::read_only(rustix::fd::AsFd::as_fd(&fd), 0, 2 * PAGE, crate::Pages::Base).unwrap();
+        rustix::io::pwrite(&fd, &[7; 2 * PAGE], 0).unwrap();
+        let mut bytes = vec![0; 2 * PAGE];
+        let whole = memory.lend(0, &mut bytes) && bytes.iter().all(|&byte| byte == 7);
+        // SAFETY: nobody but the door looks at what is not there.
+        let short = unsafe { core::slice::from_raw_parts_mut(last_page().add(PAGE - 100), 300) };
+        let hole = short.as_ptr().addr() + 100;
+        let told = memory.lend(0, short) && lost() == Some(hole);
+        rustix::fs::ftruncate(&fd, PAGE as u64).unwrap();
+        let cut = [(0, 2 * PAGE), (PAGE, 64), (PAGE - 8, 16)].into_iter().all(|(at, len)| {
+            bytes.fill(0);
+            !memory.lend(at, &mut bytes[..len])
+                && lost().is_none()
+                && bytes[..PAGE - at].iter().all(|&byte| byte == 7)
+        });
+        whole && told && cut && memory.lend(0, &mut bytes[..PAGE])
+    }
+
+    #[test]
+    fn who_copies_from_a_file_that_was_cut_short_is_told() {
+        // SAFETY: the child's handlers are its own; it ends without destructors.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            watch();
+            // SAFETY: as in `watch`.
+            unsafe {
+                let mut action: libc::sigaction = core::mem::zeroed();
+                action.sa_sigaction = on_fault as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO;
+                libc::sigaction(libc::SIGBUS, &raw const action, core::ptr::null_mut());
+            }
+            set_watched(true);
+            let is_lent = is_lent();
+            // SAFETY: takes no pointer.
+            unsafe { libc::_exit(if is_lent { 0 } else { 1 }) }
+        }
+        let mut status = 0;
+        // SAFETY: `status` lives on this stack.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0), "status {status:x}");
+    }
+
     #[test]
     fn what_a_transfer_has_lost_is_told_once() {
         note(9);

@@ -405,6 +405,13 @@ impl Mapping {
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
     }
 
+    /// Leaves these pages out of core dumps (`MADV_DONTDUMP`), as far as the kernel can: what others keep there is not
+    /// this process's to write down.
+    pub fn keep_from_dumps(&self) {
+        // SAFETY: as for `forbid_fork`.
+        let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontDump) };
+    }
+
     /// Gives a forked child zeroes in place of these pages (`MADV_WIPEONFORK`): how it knows.
     ///
     /// # Errors
