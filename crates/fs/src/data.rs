@@ -7,6 +7,7 @@ use crate::error::FsError;
 use crate::file::File;
 use crate::filesystem::FileSystem;
 use crate::flight::{DirectIo, Wish};
+use crate::in_place::location::Location;
 use crate::map::MappedFile;
 use crate::options::Durability;
 use crate::status::{Allocate, OpenFlags};
@@ -337,6 +338,18 @@ impl File {
     /// As for a write.
     pub fn gather(&self) -> Result<(), FsError> {
         self.core.placed.gather_mapped(&self.inode, ByteOffset::ALL)
+    }
+
+    /// Where the page of a byte lies, and how many bytes from its first one on lie side by side; none where files lie
+    /// in no memory that another process can map, and of one whose bytes are in its record.
+    ///
+    /// What is told stays so as long as the file is open, until its size changes, or it is given room or loses some: a
+    /// write over bytes that lie somewhere leaves them there.
+    ///
+    /// # Errors
+    /// [`FsError::NoData`] behind the end; the store's; the host has no memory.
+    pub fn location(&self, offset: u64) -> Result<Option<Location>, FsError> {
+        self.core.placed.location(&self.inode, ByteOffset(offset))
     }
 
     /// One mapping fewer, made with the same `write`; with it, stores become the file's.

@@ -84,6 +84,7 @@ pub use format::FormatOptions;
 pub use glob::Glob;
 pub use hash::Fold;
 pub use health::Trouble;
+pub use in_place::location::Location;
 pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
 pub use map::{MappedFile, expect_maps};
 pub use memory::{Memory, MemoryLayout};

@@ -9,6 +9,7 @@ use crate::error::FsError;
 use crate::filedata::Stream;
 use crate::flight::{DirectIo, Wish};
 use crate::in_place::InPlace;
+use crate::in_place::location::Location;
 use crate::inode::{Inode, InodeTable};
 use crate::map::Mappings;
 use crate::memory::SizeLeft;
@@ -107,6 +108,20 @@ impl Placed {
         range: Range<ByteOffset>,
     ) -> Result<(), FsError> {
         ask!(self, placement => placement.allocate_range(inode, how, range))
+    }
+}
+
+/// For who reads the medium itself.
+impl Placed {
+    /// Where bytes of a file lie; none where they lie in no memory that another process can map.
+    ///
+    /// # Errors
+    /// As [`InPlace::location`].
+    pub(crate) fn location(&self, inode: &Inode, at: ByteOffset) -> Result<Option<Location>, FsError> {
+        match self {
+            Self::Pages(_) => Ok(None),
+            Self::InPlace(place) => place.location(inode, at),
+        }
     }
 }
 

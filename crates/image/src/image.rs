@@ -18,7 +18,7 @@ use chunk::{CHUNK_BYTES, Chunk, chunks};
 use nvmed_nvme::Status;
 use nvmed_sys::sync::Mutex;
 use nvmed_sys::{Mapping, Pages, QuietFd};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::path::PathBuf;
@@ -150,6 +150,12 @@ pub struct Image {
     stored_end: AtomicU64,
     /// Held during a flush: a second one waits for the first, whose end it may be the only one to need.
     syncing: Mutex<Syncing>,
+}
+
+impl AsFd for Image {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl Image {

@@ -8,6 +8,7 @@ use nvmed_image::{FileOptions, Flush, Identity, Image, MediaError, Owed, Piece, 
 use nvmed_nvme::Status;
 use nvmed_sys::Mapping;
 use nvmed_sys::sync::Arc;
+use rustix::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -156,6 +157,14 @@ impl Medium {
     #[must_use]
     pub(crate) fn is_file(&self) -> bool {
         matches!(self.bytes, Bytes::File(_))
+    }
+
+    /// The file that its bytes are, at the same offsets, if it has one.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        match &self.bytes {
+            Bytes::File(image) => Some(image.as_fd()),
+            Bytes::Ram(ram) => ram.stores.backing().filter(|(_, offset)| *offset == 0).map(|(file, _)| file),
+        }
     }
 
     /// What tells it from other media.

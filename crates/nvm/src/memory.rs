@@ -10,6 +10,7 @@ use nvmed_mutant::Mutant;
 use nvmed_nvme::Status;
 use nvmed_sys::sync::{Arc, OnceLock};
 use nvmed_sys::{Mapping, door};
+use rustix::fd::BorrowedFd;
 use std::cell::Cell;
 
 /// A range that stays in memory; see [`Memory::pin`].
@@ -169,6 +170,13 @@ impl Memory {
     #[must_use]
     pub fn is_file(&self) -> bool {
         self.medium.is_file()
+    }
+
+    /// The file whose bytes are the medium's, at the same offsets. None behind a buffer, whose frames come and go, and
+    /// of memory that the caller has mapped.
+    #[must_use]
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        if self.buffer.is_some() { None } else { self.medium.file() }
     }
 
     /// What tells it from other media.

@@ -12,7 +12,7 @@ use nvmed_io::{Device, Source, caller};
 use nvmed_stamps::Stamps;
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_sys::{Mapping, Pages, QuietFd};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ use std::path::PathBuf;
 pub struct Mount {
     files: FileSystem,
     device: Arc<Device>,
+    medium: Option<std::sync::Arc<nvmed_nvm::Memory>>,
     name: String,
     run: Option<RunMemory>,
     flusher: Mutex<Option<Flusher>>,
@@ -80,7 +81,7 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
         // What is wrong with the file system is the error that counts.
         let _ = opened.device.shutdown();
     })?;
-    let device = opened.device;
+    let Opened { device, bytes: medium } = opened;
     if config.urgent_programs && !surroundings.serves {
         caller::are_urgent_here();
     }
@@ -92,7 +93,7 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
     }
     let flusher = Flusher::start(&files, config.writeback_seconds, asked);
     let (flusher, statistics) = (Mutex::new(Some(flusher)), surroundings.statistics);
-    Ok(Mount { files, device, name, run, flusher, statistics, calls: Calls::default() })
+    Ok(Mount { files, device, medium, name, run, flusher, statistics, calls: Calls::default() })
 }
 
 fn join_stamps(path: &str) -> Result<std::sync::Arc<Stamps>, StackError> {
@@ -193,6 +194,14 @@ impl Mount {
             return Ok(Some(Log::new(memory, Arc::new(ledger), 0)));
         };
         Ok(run.log(number)?)
+    }
+
+    /// A descriptor through which the medium can be read and nothing else, where the bytes of files lie in memory that
+    /// another process can map; as many bytes as the device has.
+    #[must_use]
+    pub fn medium_readers(&self) -> Option<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.medium.as_ref()?.file()?.as_raw_fd());
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
     }
 
     /// The device's string.

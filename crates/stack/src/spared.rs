@@ -14,19 +14,23 @@ pub struct Spared {
     pub writes: bool,
     /// Large files are read through windows.
     pub windows: bool,
+    /// Where they lie in memory, these have no copies: clients map the medium.
+    pub direct: bool,
 }
 
 impl Spared {
     /// All of them: the default.
-    pub const ALL: Self = Self { shelf: true, opens: true, ahead: true, writes: true, windows: true };
+    pub const ALL: Self =
+        Self { shelf: true, opens: true, ahead: true, writes: true, windows: true, direct: true };
     /// None: whatever a process asks is a call.
-    pub const NONE: Self = Self { shelf: false, opens: false, ahead: false, writes: false, windows: false };
+    pub const NONE: Self =
+        Self { shelf: false, opens: false, ahead: false, writes: false, windows: false, direct: false };
     /// Their names, in the key's value.
-    const NAMES: [&str; 5] = ["shelf", "opens", "ahead", "writes", "windows"];
+    const NAMES: [&str; 6] = ["shelf", "opens", "ahead", "writes", "windows", "direct"];
 
-    fn parts(&mut self) -> [&mut bool; 5] {
-        let Self { shelf, opens, ahead, writes, windows } = self;
-        [shelf, opens, ahead, writes, windows]
+    fn parts(&mut self) -> [&mut bool; 6] {
+        let Self { shelf, opens, ahead, writes, windows, direct } = self;
+        [shelf, opens, ahead, writes, windows, direct]
     }
 
     /// Those of a list such as `shelf,windows`, or `all`, or `none`.

@@ -6,6 +6,7 @@
 //! Invariants: who copies from or to a block holds the file's extents, so that nobody takes it away meanwhile; all
 //! bytes between the recorded size and the size were stored, in blocks that are recorded or in `fresh` ones.
 
+pub(crate) mod location;
 mod placement;
 mod record;
 mod resize;
