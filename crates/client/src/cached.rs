@@ -73,9 +73,6 @@ impl File {
             return self.read_shown(into, offset).map(Ok);
         };
         let core = self.core();
-        if core.board.is_dead() {
-            return Some(Err(FsError::Host(Errno::IO)));
-        }
         if self.holding.has_posts() {
             return None;
         }
@@ -86,6 +83,10 @@ impl File {
         loop {
             match seat.view.read(into, offset) {
                 Seen::Bytes(bytes) => {
+                    // Behind the copy: who comes after a dead server stores to the medium.
+                    if core.board.is_dead() {
+                        return Some(Err(FsError::Host(Errno::IO)));
+                    }
                     let link = core.link();
                     if link.is_open() {
                         link.count_read([Spare::WindowRead, Spare::WindowBytes], bytes);
@@ -122,7 +123,9 @@ impl File {
         let cached = &self.cached;
         let (last, count) = cached.last();
         let read_to = cached.read_to.load(Ordering::Relaxed);
-        let wants = read_to >= FILE_BYTES_MIN && (len <= STREAM_BYTES || offset < read_to);
+        // A direct window makes no copy, so one reading of all is worth it.
+        let is_cheap = self.core().board.offers_medium() || len <= STREAM_BYTES;
+        let wants = read_to >= FILE_BYTES_MIN && (is_cheap || offset < read_to);
         if !wants || count == WINDOWS_MAX || !self.may_have_window() || self.is_shelved(read_to) {
             return;
         }
@@ -167,6 +170,10 @@ impl File {
         }
         let answer = handle.and_then(|handle| talk.ask(&Control::Window { handle }, None));
         let view = answer.ok().and_then(|(_, fd)| WindowView::open(fd?.as_fd()).ok());
+        let view = view.and_then(|view| match view.is_direct() {
+            true => Some(view.over(self.core().medium(&mut talk).ok()?)),
+            false => Some(view),
+        });
         match view {
             Some(view) => {
                 cached.put(view);

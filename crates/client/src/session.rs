@@ -184,6 +184,7 @@ impl Session {
         // Until the server has heard, no thread asks for the shelf of the ids before.
         let _talk = self.core.talk().ok();
         self.core.link().shelf.leave();
+        self.core.leave_medium();
         let secret = self.core.link().secret();
         socket.send(&hello(address, b"", Some(secret)), None)?;
         match socket.receive(Some(ANSWER_MAX))? {

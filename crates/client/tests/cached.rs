@@ -7,7 +7,7 @@ use nvmed_fs::{Allocate, OpenFlags, Whence};
 use proptest::prelude::*;
 use rustix::io::Errno;
 use std::sync::Arc;
-use support::{PAGE, create, errno, serve};
+use support::{PAGE, Shared, calls, create, errno, serve, serve_in_memory};
 
 /// Whether `reads` is so in a process that can make no call: a child that nobody made an heir for.
 fn without_calls(file: &File, reads: impl FnOnce() -> bool) -> bool {
@@ -118,8 +118,61 @@ fn a_file_that_outgrows_its_window_gets_a_larger_one() {
 }
 
 #[test]
+fn a_large_file_in_memory_takes_few_calls_the_first_time_too() {
+    const MIB: usize = 1 << 20;
+    let shared = serve_in_memory();
+    let (session, other) = (shared.session(), shared.session());
+    let (file, theirs) = (create(session.files(), "file"), create(other.files(), "file"));
+    for part in 0..20 {
+        theirs.pwrite(&vec![part as u8 + 1; MIB], (part * MIB) as u64).unwrap();
+    }
+    let reads = || calls(&session, &["read"])[0].1;
+    let before = reads();
+    let mut into = vec![0; MIB];
+    for part in 0..20 {
+        assert_eq!(file.read(&mut into).unwrap(), MIB);
+        assert!(into.iter().all(|&byte| byte == part as u8 + 1), "MiB {part}");
+    }
+    let first = reads() - before;
+    assert!(first <= 4, "{first} calls for 20 MiB");
+    // What is written meanwhile is read without another call.
+    theirs.pwrite(&[77; PAGE], 5 * MIB as u64).unwrap();
+    let read = || file.pread(&mut into, 5 * MIB as u64 - 10).is_ok_and(|read| read == MIB);
+    assert!(without_calls(&file, read));
+    assert_eq!(file.pread(&mut into[..20], 5 * MIB as u64 - 10).unwrap(), 20);
+    assert_eq!((&into[..10], &into[10..20]), (&[5; 10][..], &[77; 10][..]));
+    shared.board.set_dead();
+    assert_eq!(
+        errno(file.pread(&mut into, 0)),
+        Errno::IO,
+        "who comes after a dead server stores to the medium"
+    );
+}
+
+#[test]
+fn a_process_that_had_other_ids_reads_by_another_window() {
+    let shared = serve_in_memory();
+    let session = shared.session();
+    let file = create(session.files(), "file");
+    file.pwrite(&vec![7; 2 << 20], 0).unwrap();
+    warm(&file, 64 * PAGE);
+    let mut into = [0; PAGE];
+    assert!(without_calls(&file, || file.pread(&mut into, 0).is_ok_and(|read| read == PAGE)));
+    // With the same ids, as a program that takes them back.
+    session.again(&shared.address).unwrap();
+    assert!(without_calls(&file, || file.pread(&mut into, 0).is_err()), "the mapping is gone");
+    warm(&file, 64 * PAGE);
+    let reads = || file.pread(&mut into, 0).is_ok_and(|read| read == PAGE) && into == [7; PAGE];
+    assert!(without_calls(&file, reads));
+}
+
+#[test]
 fn a_file_that_is_mapped_to_be_stored_into_is_read_by_calls() {
-    let shared = serve();
+    mapped_to_be_stored_into(&serve());
+    mapped_to_be_stored_into(&serve_in_memory());
+}
+
+fn mapped_to_be_stored_into(shared: &Shared) {
     let session = shared.session();
     let file = create(session.files(), "file");
     file.pwrite(&[1; 4 * PAGE], 0).unwrap();
@@ -199,23 +252,28 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn two_processes_read_what_the_model_has(steps in steps()) {
-        let shared = serve();
-        let sessions = [shared.session(), shared.session()];
-        let open = |session: &nvmed_client::Session, more| {
-            let flags = support::NEW.with(more);
-            session.files().open(&session.files().root(), b"file", flags, 0o644).unwrap()
-        };
-        let files: Vec<Arc<File>> = sessions.iter().map(|session| open(session, OpenFlags::READ)).collect();
-        let logs: Vec<Arc<File>> = sessions.iter().map(|session| open(session, OpenFlags::APPEND)).collect();
-        let mut model = vec![3; 3 * PAGE];
-        files[0].pwrite(&model, 0).unwrap();
-        for file in &files {
-            warm(file, model.len());
-        }
-        for (who, step) in &steps {
-            let who = usize::from(*who);
-            let (read, there) = act(&mut model, &files[who], &logs[who], step);
-            prop_assert!(read == there, "{step:?} by {who}");
-        }
+        two_processes_read(&serve(), &steps)?;
+        two_processes_read(&serve_in_memory(), &steps)?;
     }
+}
+
+fn two_processes_read(shared: &Shared, steps: &[(bool, Step)]) -> Result<(), TestCaseError> {
+    let sessions = [shared.session(), shared.session()];
+    let open = |session: &nvmed_client::Session, more| {
+        let flags = support::NEW.with(more);
+        session.files().open(&session.files().root(), b"file", flags, 0o644).unwrap()
+    };
+    let files: Vec<Arc<File>> = sessions.iter().map(|session| open(session, OpenFlags::READ)).collect();
+    let logs: Vec<Arc<File>> = sessions.iter().map(|session| open(session, OpenFlags::APPEND)).collect();
+    let mut model = vec![3; 3 * PAGE];
+    files[0].pwrite(&model, 0).unwrap();
+    for file in &files {
+        warm(file, model.len());
+    }
+    for (who, step) in steps {
+        let who = usize::from(*who);
+        let (read, there) = act(&mut model, &files[who], &logs[who], step);
+        prop_assert!(read == there, "{step:?} by {who}");
+    }
+    Ok(())
 }

@@ -106,6 +106,10 @@ impl Desk {
                 Ok((ControlAnswer::Done, Some(self.map(connection.session()?, handle, write)?)))
             }
             Control::Window { handle } => self.window(connection.session()?, handle),
+            Control::Medium => {
+                let peer = connection.session()?.peer();
+                Ok((ControlAnswer::Done, Some(service.windows.medium(&peer)?)))
+            }
             Control::Shelf => Ok((ControlAnswer::Done, Some(service.shelf(connection.session()?)?))),
             Control::Send { handle } => self.send(connection.session()?, handle),
             Control::Receive => {
@@ -227,7 +231,7 @@ impl Desk {
     fn window(&self, session: &Session, handle: Handle) -> Result<Reply, FsError> {
         let description = session.description(handle)?;
         self.service.end_grant(description.node().ino());
-        let window = self.service.windows.open(&description, session.user.uid)?;
+        let window = self.service.windows.open(&description, session.user.uid, &session.peer())?;
         Ok((ControlAnswer::Done, Some(copy(window.readers())?)))
     }
 

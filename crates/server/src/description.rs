@@ -1,5 +1,6 @@
 //! An open description, as sessions and messages hold it.
 
+use crate::direct::Viewer;
 use crate::owner::RANGES_ADDED;
 use crate::share::{Resource, Share, User};
 use nvmed_fs::{DirEntry, File, FsError, LockKind, LockRange, Wait};
@@ -18,7 +19,9 @@ pub(crate) struct Description {
     owed: Arc<Owed>,
     /// What it has of a user's record locks, and of a user's names: of the one that asked for the first.
     shares: Mutex<[Option<Box<Share>>; 2]>,
-    // In this order: first the file is closed, which gives its locks back, then the board is told of it.
+    // In this order: direct windows are paused, then the file is closed, which gives its locks back, and at the last
+    // close its blocks; then the board is told of it.
+    pub(crate) viewers: Mutex<Vec<Viewer>>,
     file: Arc<File>,
     release: LockRelease,
 }
@@ -90,6 +93,7 @@ impl Description {
             holders: AtomicU32::new(0),
             owed: Arc::default(),
             shares: Mutex::default(),
+            viewers: Mutex::default(),
             file,
             release,
         })

@@ -11,6 +11,7 @@ mod connection;
 mod control;
 mod data;
 mod description;
+mod direct;
 mod errand;
 mod error;
 mod following;

@@ -31,6 +31,22 @@ impl Peer {
         Ok(Self { pid: told.pid, uid: told.uid, gid: told.gid, groups: told.groups.into(), real })
     }
 
+    /// This process.
+    ///
+    /// # Errors
+    /// What the host answers.
+    pub(crate) fn own() -> Result<Self, Errno> {
+        let groups: Vec<u32> =
+            rustix::process::getgroups()?.into_iter().map(rustix::process::Gid::as_raw).collect();
+        Ok(Self {
+            pid: std::process::id(),
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: groups.into(),
+            real: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
+        })
+    }
+
     /// Whether it may do what another one may, by its ids.
     pub(crate) fn has_ids_of(&self, other: &Self) -> bool {
         (self.uid, self.gid, self.real, &self.groups) == (other.uid, other.gid, other.real, &other.groups)

@@ -3,6 +3,7 @@
 use crate::answer::Asker;
 use crate::connection::Connection;
 use crate::description::{Description, Unmade};
+use crate::direct::Medium;
 use crate::grant::{Admission, Admitted};
 use crate::hold::{Hold, Thing};
 use crate::lane::Served;
@@ -79,6 +80,11 @@ impl Service {
         };
         let is_run = admission.is_run();
         let shelves = Shelves::new(spared.shelf, is_run, window_bytes / 2);
+        let may_be_direct = is_run && spared.windows && spared.direct;
+        let medium = if may_be_direct { Medium::of(&mount) } else { None };
+        if medium.is_some() {
+            board.offer_medium();
+        }
         mount.count_changes(board.versions());
         Self {
             mount,
@@ -89,7 +95,7 @@ impl Service {
             lanes: Arc::default(),
             shares: Shares::new(shelves.within(limits)),
             owners: Owners::default(),
-            windows: Windows::new(Arc::clone(&board), if spared.windows { window_bytes } else { 0 }),
+            windows: Windows::over(Arc::clone(&board), if spared.windows { window_bytes } else { 0 }, medium),
             shelves,
             logs: Logs::new(is_run && spared.writes),
             maps: Maps::default(),

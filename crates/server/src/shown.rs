@@ -23,6 +23,9 @@ const TRIES: usize = 100_000;
 const READS: u32 = 4;
 const EXECUTES: u32 = 1;
 const PAGE: u64 = 4096;
+/// From this size on a file that clients can read where it lies takes no room on the shelf; a smaller one is worth
+/// that, since programs open it, read it once and close it.
+const DIRECT_BYTES_MIN: u64 = 1 << 20;
 
 /// What can be done without a call with what is put on a shelf.
 pub(crate) enum Offer {
@@ -192,7 +195,9 @@ impl Service {
         let is_call = bytes.len() > SHELF_BYTES_AT_ONCE && size > bytes.len() as u64;
         let (pages, reads_on) = {
             let shelf = &shelf.lock().shelf;
-            let is_too_large = size > shelf.file_bytes_max();
+            let is_read_directly =
+                size >= DIRECT_BYTES_MIN && self.windows.may_be_direct(&session.peer(), description);
+            let is_too_large = size > shelf.file_bytes_max() || is_read_directly;
             if is_too_large || is_call || offset > size {
                 return;
             }

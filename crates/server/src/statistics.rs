@@ -70,7 +70,7 @@ fn is_posted(kind: usize) -> bool {
 }
 
 /// The kinds of messages over a session's socket: the names of [`Control`]'s variants.
-const MESSAGES: [&str; 16] = [
+const MESSAGES: [&str; 17] = [
     "hello",
     "adopt",
     "lane",
@@ -87,6 +87,7 @@ const MESSAGES: [&str; 16] = [
     "pipe",
     "bind",
     "connect",
+    "medium",
 ];
 
 /// Which of [`MESSAGES`] a message is.
@@ -108,6 +109,7 @@ pub(crate) fn message(message: &Control) -> usize {
         Control::Pipe { .. } => 13,
         Control::Bind { .. } => 14,
         Control::Connect { .. } => 15,
+        Control::Medium => 16,
     }
 }
 

@@ -5,6 +5,8 @@
 //! while nobody changes the file, so that it misses no change.
 
 use crate::description::Description;
+use crate::direct::{Medium, Places};
+use crate::peer::Peer;
 use nvmed_fs::versions;
 use nvmed_fs::{FileType, FsError, OpenFlags};
 use nvmed_sys::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
@@ -15,7 +17,7 @@ use std::num::NonZeroU64;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 /// Windows at a time: each costs two descriptors and a mapping.
 const WINDOWS_MAX: usize = 1024;
 /// A window has room for so many times the pages that the file has, so that it can grow; the room is address space
@@ -36,19 +38,22 @@ const GATES: usize = 64;
 pub(crate) struct Windows {
     board: Arc<Board>,
     gates: [RwLock<()>; GATES],
-    files: RwLock<Files>,
+    pub(crate) files: RwLock<Files>,
     /// How many there are: without any, a change costs one load.
     count: AtomicUsize,
     arrivals: Mutex<HashMap<u32, Arrivals>>,
     pages: AtomicU64,
-    pages_max: u64,
+    pub(crate) pages_max: u64,
     filled: AtomicU64,
     given_back: AtomicU64,
+    pub(crate) medium: Option<Medium>,
 }
 
 /// A window, and where reads by calls have come to.
 pub(crate) struct Shown {
     window: Window,
+    /// Of a direct one.
+    pub(crate) places: Option<Places>,
     /// The user for whom it was made.
     uid: u32,
     /// One past the last page that was read.
@@ -64,10 +69,10 @@ impl Deref for Shown {
 }
 
 #[derive(Default)]
-struct Files {
-    windows: HashMap<u64, Arc<Shown>>,
+pub(crate) struct Files {
+    pub(crate) windows: HashMap<u64, Arc<Shown>>,
     /// In the order in which they were made.
-    order: VecDeque<u64>,
+    pub(crate) order: VecDeque<u64>,
     /// Files that are mapped for writing, and how often: the server does not see stores into a mapping, so these have
     /// no window.
     stored: HashMap<u64, u32>,
@@ -133,9 +138,11 @@ fn give_way(arrivals: &mut HashMap<u32, Arrivals>, mut excess: u64) -> Vec<Arriv
 }
 
 impl Windows {
-    /// Windows that take `bytes` bytes of memory at most; changes are shown on `board`.
-    pub fn new(board: Arc<Board>, bytes: u64) -> Self {
+    /// Windows that take `bytes` bytes of memory at most; changes are shown on `board`. They are direct for those who
+    /// may read `medium`.
+    pub fn over(board: Arc<Board>, bytes: u64, medium: Option<Medium>) -> Self {
         Self {
+            medium,
             board,
             gates: std::array::from_fn(|_| RwLock::default()),
             files: RwLock::default(),
@@ -164,7 +171,7 @@ impl Windows {
     /// # Errors
     /// `EACCES` when the description does not read, `ENOTSUP` for what is no file of cached pages; `EBUSY` while the
     /// file is mapped to be stored into; the host has no memory.
-    pub fn open(&self, description: &Description, uid: u32) -> Result<Arc<Shown>, FsError> {
+    pub fn open(&self, description: &Description, uid: u32, peer: &Peer) -> Result<Arc<Shown>, FsError> {
         let flags = description.flags();
         if !flags.reads() {
             return Err(FsError::Access);
@@ -181,9 +188,12 @@ impl Windows {
         }
         let size = node.stat().size;
         let needed = size.div_ceil(PAGE);
-        if let Some(window) = files.windows.get(&ino) {
-            if needed <= window.pages() {
-                return Ok(Arc::clone(window));
+        let is_direct = self.may_be_direct(peer, description);
+        if let Some(window) = files.windows.get(&ino).cloned() {
+            // One with copies is for everybody.
+            if needed <= window.pages() && (is_direct || !window.is_direct()) {
+                description.views(&window);
+                return Ok(window);
             }
             self.close(&mut files, ino);
         }
@@ -195,14 +205,17 @@ impl Windows {
             self.close(&mut files, oldest);
         }
         let pages = (needed * GROWTH).clamp(PAGES_MIN, WINDOW_PAGES_MAX);
-        let window = Arc::new(Shown { window: Window::new(pages, size)?, uid, next: AtomicU64::new(0) });
+        let window = if is_direct { Window::direct(pages, size)? } else { Window::new(pages, size)? };
+        let places = is_direct.then(Places::default);
+        let window = Arc::new(Shown { window, places, uid, next: AtomicU64::new(0) });
+        description.views(&window);
         files.windows.insert(ino, Arc::clone(&window));
         files.order.push_back(ino);
         self.count.store(files.windows.len(), Ordering::Release);
         Ok(window)
     }
 
-    fn close(&self, files: &mut Files, ino: u64) {
+    pub(crate) fn close(&self, files: &mut Files, ino: u64) {
         if let Some(window) = files.windows.remove(&ino) {
             window.close();
             files.order.retain(|other| *other != ino);
@@ -210,6 +223,14 @@ impl Windows {
             assert!(windows == order, "{windows} files have windows, and {order} are in their order");
         }
         self.count.store(files.windows.len(), Ordering::Release);
+    }
+
+    /// Ends a window for ever, unless the file has another one by now.
+    pub(crate) fn end(&self, ino: u64, window: &Arc<Shown>) {
+        let mut files = self.files.write();
+        if files.windows.get(&ino).is_some_and(|now| Arc::ptr_eq(now, window)) {
+            self.close(&mut files, ino);
+        }
     }
 
     /// The file is going to be mapped, and what is stored there becomes its own: it has no window until
@@ -290,6 +311,9 @@ impl Windows {
         if description.flags().has(OpenFlags::DIRECT) {
             return;
         }
+        if let Some(places) = &window.places {
+            return self.tell_places(description, (&window, places), &bytes);
+        }
         let mut pages = bytes.start / PAGE..bytes.end.div_ceil(PAGE);
         let next = window.next.swap(pages.end, Ordering::Relaxed);
         if pages.start > 0 && (pages.start == next || pages.start + 1 == next) {
@@ -340,10 +364,12 @@ impl Windows {
     /// As JSON.
     pub fn json(&self) -> serde_json::Value {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let direct = self.files.read().windows.values().filter(|window| window.is_direct()).count();
         serde_json::json!({
             "bytes_max": self.pages_max * PAGE,
             "bytes": get(&self.pages) * PAGE,
             "files": self.count.load(Ordering::Relaxed),
+            "direct": direct,
             "filled": get(&self.filled),
             "given_back": get(&self.given_back),
         })
@@ -462,19 +488,20 @@ mod tests {
     #[test]
     #[should_panic(expected = "file 7 is stored into by nobody")]
     fn a_file_that_nobody_stores_into_is_our_mistake() {
-        let windows = Windows::new(Arc::new(Board::new().unwrap()), 0);
+        let windows = Windows::over(Arc::new(Board::new().unwrap()), 0, None);
         windows.files.write().stored.insert(7, 0);
         windows.not_stored(7);
     }
 
     fn shown() -> Arc<Shown> {
-        Arc::new(Shown { window: Window::new(1, 0).unwrap(), uid: 1, next: AtomicU64::new(0) })
+        let window = Window::new(1, 0).unwrap();
+        Arc::new(Shown { window, places: None, uid: 1, next: AtomicU64::new(0) })
     }
 
     #[test]
     #[should_panic(expected = "0 files have windows, and 1 are in their order")]
     fn a_window_that_is_not_in_the_order_is_our_mistake() {
-        let windows = Windows::new(Arc::new(Board::new().unwrap()), 0);
+        let windows = Windows::over(Arc::new(Board::new().unwrap()), 0, None);
         let mut files = Files { order: VecDeque::from([9]), ..Files::default() };
         files.windows.insert(7, shown());
         windows.close(&mut files, 7);
@@ -483,7 +510,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "6 pages of windows are too many, and 1 of them ever came")]
     fn pages_that_never_came_are_our_mistake() {
-        let windows = Windows::new(Arc::new(Board::new().unwrap()), 0);
+        let windows = Windows::over(Arc::new(Board::new().unwrap()), 0, None);
         windows.pages.store(5, Ordering::Relaxed);
         windows.arrived(&shown(), 0..1);
     }

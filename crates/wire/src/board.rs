@@ -16,6 +16,8 @@ use std::sync::Arc;
 const DEAD: usize = 0;
 const LOCKS_RELEASED: usize = 4;
 const CROWDED: usize = 8;
+/// Whether clients may be given the medium to read.
+const MEDIUM: usize = 12;
 /// A count of changes of names and attributes, wherever: all of them are one thing's.
 const NAMES: usize = 64;
 const NAMES_BITS: u32 = 2;
@@ -116,6 +118,11 @@ impl Board {
         wake_all(self.memory.u32(DEAD));
         self.memory.u32(LOCKS_RELEASED).fetch_add(1, Ordering::SeqCst);
         wake_all(self.memory.u32(LOCKS_RELEASED));
+    }
+
+    /// Clients of the server's own user may read the medium themselves ([`crate::MediumView`]).
+    pub fn offer_medium(&self) {
+        self.memory.u32(MEDIUM).store(1, Ordering::Relaxed);
     }
 
     /// The bytes of the file with this number change from now on, until the answer is dropped: meanwhile it has no
@@ -219,6 +226,13 @@ impl BoardView {
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.memory.u32(DEAD).load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the server may let this process read the medium itself, so that a window costs no copy of a file.
+    #[inline]
+    #[must_use]
+    pub fn offers_medium(&self) -> bool {
+        self.memory.u32(MEDIUM).load(Ordering::Relaxed) != 0
     }
 
     pub(crate) fn dead(&self) -> &AtomicU32 {

@@ -7,6 +7,7 @@
 
 mod address;
 mod board;
+mod direct;
 mod entry;
 mod lane;
 mod leaf;
@@ -28,6 +29,7 @@ mod window;
 
 pub use address::{Address, SERVER_VARIABLE, random};
 pub use board::{Board, BoardView};
+pub use direct::MediumView;
 pub use entry::{entries, entry_bytes, put_entry};
 pub use lane::{Answered, ClientLane, DATA_BYTES_MAX, LaneError, MESSAGE_BYTES_MAX, ServerLane};
 pub use leaf::ShelfPages;
@@ -42,4 +44,4 @@ pub use shelved::{Card, Found, ShelfView};
 pub use socket::{Listener, Peer, SOCKET_MESSAGE_BYTES_MAX, Sender, Socket, SocketError, Token};
 pub use spare::{SPARES, Spare, Spares};
 pub use view::{Seen, WindowView};
-pub use window::{Change, WINDOW_PAGES_MAX, Window};
+pub use window::{Change, Place, WINDOW_PAGES_MAX, Window};

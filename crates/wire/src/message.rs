@@ -13,7 +13,7 @@ use nvmed_fs::{
 use serde::{Deserialize, Serialize};
 
 /// The protocol's version: a client and a server that differ do not speak to each other.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 /// Pages that a grant of posted writes may newly touch, until it is renewed.
 pub const PAGES_GRANTED: u64 = 64;
 /// Things that one message names for an heir: 15 bytes each at most, so that a message has room for them.
@@ -496,6 +496,8 @@ pub enum Control {
         /// The description.
         handle: Handle,
     },
+    /// The medium, to be mapped and read; its descriptor comes along. `ENOTSUP` when there is none for this process.
+    Medium,
     /// The shelf of what this session's class was answered; the descriptor comes along. `ENOTSUP` when it has none.
     Shelf,
     /// A description is about to be sent by SCM_RIGHTS: the answer brings the descriptor that stands for it on the way.

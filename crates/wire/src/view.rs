@@ -1,14 +1,19 @@
 //! A client's side of a window. Layout and locking are [`crate::Window`]'s.
 
+use crate::direct::MediumView;
 use crate::memory;
-use crate::window::{ABSENT, OPEN, PAGE, PAGES, SIZE, WINDOW_PAGES_MAX, WORDS, bytes, pages_start, words};
+use crate::window::{
+    ABSENT, DIRECT, KIND, OPEN, PAGE, PAGES, SIZE, WINDOW_PAGES_MAX, WORDS, bytes, pages_start, table_bytes,
+    words,
+};
 use nvmed_sys::atomic::{Ordering, fence};
 use nvmed_sys::{Mapping, Pages};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
+use std::sync::Arc;
 
 /// How often a reader tries again when a page changes under it, before it makes a call.
-const TRIES: u32 = 4;
+pub(crate) const TRIES: u32 = 4;
 /// Cache lines that a reader asks for at once; beyond, the processor's own prefetcher follows.
 const LINES_AHEAD: usize = 32;
 
@@ -26,9 +31,18 @@ pub enum Seen {
 /// A client's side.
 #[derive(Debug)]
 pub struct WindowView {
-    memory: Mapping,
+    pub(crate) memory: Mapping,
     pages: u64,
-    start: usize,
+    bytes: Bytes,
+}
+
+/// Where the bytes of the pages are.
+#[derive(Debug)]
+enum Bytes {
+    /// Behind the words, from there on.
+    Copies(usize),
+    /// On the medium, as soon as the process has that.
+    Medium(Option<Arc<MediumView>>),
 }
 
 impl WindowView {
@@ -43,25 +57,45 @@ impl WindowView {
         if pages == 0 || pages > WINDOW_PAGES_MAX {
             return Err(Errno::INVAL);
         }
-        memory::check_bytes(fd, bytes(pages))?;
-        Ok(Self {
-            memory: Mapping::read_only(fd, 0, bytes(pages), Pages::Base)?,
-            pages,
-            start: pages_start(pages),
-        })
+        let is_direct = head.u32(KIND).load(Ordering::Relaxed) == DIRECT;
+        let (len, bytes) = if is_direct {
+            (table_bytes(pages), Bytes::Medium(None))
+        } else {
+            (bytes(pages), Bytes::Copies(pages_start(pages)))
+        };
+        memory::check_bytes(fd, len)?;
+        Ok(Self { memory: Mapping::read_only(fd, 0, len, Pages::Base)?, pages, bytes })
+    }
+
+    /// Whether its pages lie on the medium, which it is to be given ([`WindowView::over`]).
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        matches!(self.bytes, Bytes::Medium(_))
+    }
+
+    /// The same, of a direct window: its pages lie there.
+    #[must_use]
+    pub fn over(self, medium: Arc<MediumView>) -> Self {
+        if self.is_direct() { Self { bytes: Bytes::Medium(Some(medium)), ..self } } else { self }
     }
 
     /// Whether the window still is to be had.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.memory.u32(OPEN).load(Ordering::Acquire) != 0
+        let is_left = matches!(&self.bytes, Bytes::Medium(Some(medium)) if medium.is_left());
+        self.memory.u32(OPEN).load(Ordering::Acquire) != 0 && !is_left
     }
 
     /// The file's size, while the window is open.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
-        let size = self.memory.u64(SIZE).load(Ordering::Acquire);
+        let size = self.size_seen();
         self.is_open().then_some(size)
+    }
+
+    #[inline]
+    pub(crate) fn size_seen(&self) -> u64 {
+        self.memory.u64(SIZE).load(Ordering::Acquire)
     }
 
     /// Whether the window has room for the page of a byte.
@@ -75,23 +109,28 @@ impl WindowView {
     #[inline]
     #[must_use]
     pub fn read(&self, into: &mut [u8], offset: u64) -> Seen {
+        let start = match &self.bytes {
+            Bytes::Copies(start) => *start,
+            Bytes::Medium(Some(medium)) => return self.read_in_place(medium, into, offset),
+            Bytes::Medium(None) => return Seen::Missing,
+        };
         let inside = (offset % PAGE as u64) as usize;
         if inside + into.len() <= PAGE {
-            return self.read_one(into, offset, inside);
+            return self.read_one(start, into, offset, inside);
         }
-        self.read_many(into, offset)
+        self.read_many(start, into, offset)
     }
 
     /// Whether what was copied is the file's: it had this size at the end too, and the window was open.
     #[inline]
-    fn still(&self, size: u64) -> bool {
+    pub(crate) fn still(&self, size: u64) -> bool {
         self.memory.u64(SIZE).load(Ordering::Relaxed) == size
             && self.memory.u32(OPEN).load(Ordering::Relaxed) != 0
     }
 
     /// What ends a read before it begins, or how many bytes of `len` the file has.
     #[inline]
-    fn clamp(&self, len: usize, offset: u64, size: u64) -> Result<usize, Seen> {
+    pub(crate) fn clamp(&self, len: usize, offset: u64, size: u64) -> Result<usize, Seen> {
         if self.memory.u32(OPEN).load(Ordering::Relaxed) == 0 {
             return Err(Seen::Closed);
         }
@@ -104,22 +143,22 @@ impl WindowView {
     }
 
     #[inline]
-    fn read_one(&self, into: &mut [u8], offset: u64, inside: usize) -> Seen {
+    fn read_one(&self, start: usize, into: &mut [u8], offset: u64, inside: usize) -> Seen {
         let page = offset / PAGE as u64;
         if page < self.pages {
             // Word and bytes arrive from memory at the same time.
-            let start = self.start + page as usize * PAGE + inside;
+            let begin = start + page as usize * PAGE + inside;
             for line in 0..into.len().div_ceil(64).min(LINES_AHEAD) {
-                self.memory.prefetch_read(start + line * 64);
+                self.memory.prefetch_read(begin + line * 64);
             }
         }
         for _ in 0..TRIES {
-            let size = self.memory.u64(SIZE).load(Ordering::Acquire);
+            let size = self.size_seen();
             let len = match self.clamp(into.len(), offset, size) {
                 Ok(len) => len,
                 Err(seen) => return seen,
             };
-            match self.copy(page, inside, &mut into[..len]) {
+            match self.copy(start, (page, inside), &mut into[..len]) {
                 Copied::Whole if self.still(size) => return Seen::Bytes(len),
                 Copied::Missing => return Seen::Missing,
                 _ => core::hint::spin_loop(),
@@ -128,8 +167,8 @@ impl WindowView {
         Seen::Missing
     }
 
-    fn read_many(&self, into: &mut [u8], offset: u64) -> Seen {
-        let size = self.memory.u64(SIZE).load(Ordering::Acquire);
+    fn read_many(&self, start: usize, into: &mut [u8], offset: u64) -> Seen {
+        let size = self.size_seen();
         let len = match self.clamp(into.len(), offset, size) {
             Ok(len) => len,
             Err(seen) => return seen,
@@ -140,7 +179,7 @@ impl WindowView {
             let (page, inside) = (at / PAGE as u64, (at % PAGE as u64) as usize);
             let part = (len - done).min(PAGE - inside);
             let copied = (0..TRIES).find_map(|_| {
-                let copied = self.copy(page, inside, &mut into[done..done + part]);
+                let copied = self.copy(start, (page, inside), &mut into[done..done + part]);
                 (copied != Copied::Torn).then_some(copied)
             });
             if copied != Some(Copied::Whole) {
@@ -152,14 +191,14 @@ impl WindowView {
     }
 
     #[inline]
-    fn copy(&self, page: u64, inside: usize, into: &mut [u8]) -> Copied {
+    fn copy(&self, start: usize, (page, inside): (u64, usize), into: &mut [u8]) -> Copied {
         let word = self.memory.u32(WORDS + words(page));
         // Barrier R1, pairs with W2: the bytes copied below are not older than this word.
         let before = word.load(Ordering::Acquire);
         if before == ABSENT || !before.is_multiple_of(2) {
             return Copied::Missing;
         }
-        self.memory.give(self.start + page as usize * PAGE + inside, into);
+        self.memory.give(start + page as usize * PAGE + inside, into);
         // Barrier R2, pairs with W1: had a changed byte been copied, this load would see the odd word, or
         // what came after it.
         fence(Ordering::Acquire);
@@ -167,8 +206,9 @@ impl WindowView {
     }
 }
 
+/// What a copy between two looks at a page's word came to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Copied {
+pub(crate) enum Copied {
     Whole,
     Torn,
     Missing,

@@ -1,7 +1,8 @@
 //! A window: copies of a file's pages that clients read without a call. Layout: docs/spec/shared.md, "Windows".
 //!
 //! The word of a page is its version, and for the server's threads its lock. An even word other than 0 is a copy as
-//! good as the file; whoever changes the file makes the words of the pages odd before and even after.
+//! good as the file; whoever changes the file makes the words of the pages odd before and even after. A direct window
+//! has no copies: beside each word stands where the page lies on a medium that readers have mapped.
 
 use crate::memory;
 use crate::parking;
@@ -17,7 +18,15 @@ pub(crate) const PAGE: usize = 4096;
 pub(crate) const OPEN: usize = 0;
 pub(crate) const SIZE: usize = 8;
 pub(crate) const PAGES: usize = 16;
+/// [`DIRECT`] in a window without copies, else 0.
+pub(crate) const KIND: usize = 24;
+pub(crate) const DIRECT: u32 = 1;
 pub(crate) const WORDS: usize = 4096;
+/// Bytes of a direct window for each page: the word, and where the page lies.
+pub(crate) const ENTRY: usize = 8;
+pub(crate) const PLACE: usize = 4;
+/// In the place of a block: the page is zeroes.
+pub(crate) const ZEROES: u32 = u32::MAX;
 /// Where the pages start is a multiple of a huge page.
 const PAGES_ALIGN: usize = 2 << 20;
 /// Pages that a window has at most: 1 TiB of a file.
@@ -45,13 +54,28 @@ pub(crate) fn bytes(pages: u64) -> usize {
     pages_start(pages) + pages as usize * PAGE
 }
 
+/// Bytes of a direct window.
+pub(crate) fn table_bytes(pages: u64) -> usize {
+    WORDS + pages as usize * ENTRY
+}
+
+/// Where a page of a file lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a block of the medium, of 4,096 bytes, counted from its first.
+    Block(u64),
+    /// Nowhere: it is zeroes.
+    Zeroes,
+}
+
 /// The server's side: it alone writes.
 #[derive(Debug)]
 pub struct Window {
     memory: Mapping,
     readers: QuietFd,
     pages: u64,
-    start: usize,
+    /// Where the copies begin; a direct window has none.
+    copies: Option<usize>,
     /// Locked by a thread that changes the file's size.
     size: Mutex<()>,
     /// The last version given to a page.
@@ -66,20 +90,33 @@ impl Window {
     /// # Errors
     /// `EFBIG` for more than [`WINDOW_PAGES_MAX`]; the host has no memory or descriptor left, or no `/proc`.
     pub fn new(pages: u64, size: u64) -> Result<Self, Errno> {
+        Self::of(pages.max(1), size, Some(pages_start(pages.max(1))))
+    }
+
+    /// As [`Window::new`], of a direct window, which nobody has yet: it is paused.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn direct(pages: u64, size: u64) -> Result<Self, Errno> {
+        Self::of(pages.max(1), size, None)
+    }
+
+    fn of(pages: u64, size: u64, copies: Option<usize>) -> Result<Self, Errno> {
         if pages > WINDOW_PAGES_MAX {
             return Err(Errno::FBIG);
         }
-        let pages = pages.max(1);
-        let memory = Mapping::shareable(bytes(pages), Pages::Base)?;
+        let len = if copies.is_some() { bytes(pages) } else { table_bytes(pages) };
+        let memory = Mapping::shareable(len, Pages::Base)?;
         let readers = memory::read_only(&memory)?;
         memory.u64(SIZE).store(size, Ordering::Relaxed);
         memory.u64(PAGES).store(pages, Ordering::Relaxed);
-        memory.u32(OPEN).store(1, Ordering::Release);
+        memory.u32(KIND).store(if copies.is_some() { 0 } else { DIRECT }, Ordering::Relaxed);
+        memory.u32(OPEN).store(copies.is_some().into(), Ordering::Release);
         Ok(Self {
             memory,
             readers,
             pages,
-            start: pages_start(pages),
+            copies,
             size: Mutex::new(()),
             version: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
@@ -104,14 +141,32 @@ impl Window {
         self.memory.u64(SIZE).load(Ordering::Acquire)
     }
 
-    fn word(&self, page: u64) -> &AtomicU32 {
-        assert!(page < self.pages, "page {page} has no word in a window of {}", self.pages);
-        self.memory.u32(WORDS + words(page))
+    /// Whether its pages lie on a medium.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.copies.is_none()
     }
 
-    fn page(&self, page: u64) -> usize {
+    fn word(&self, page: u64) -> &AtomicU32 {
+        assert!(page < self.pages, "page {page} has no word in a window of {}", self.pages);
+        let entry = if self.is_direct() { ENTRY } else { words(1) };
+        self.memory.u32(WORDS + page as usize * entry)
+    }
+
+    /// Where a page's copy begins, in a window of copies.
+    fn page(&self, start: usize, page: u64) -> usize {
         assert!(page < self.pages, "page {page} has no place in a window of {}", self.pages);
-        self.start + page as usize * PAGE
+        start + page as usize * PAGE
+    }
+
+    /// Where a page lies, in a direct window.
+    fn place(&self, page: u64) -> &AtomicU32 {
+        assert!(
+            page < self.pages && self.is_direct(),
+            "page {page} has no place in a window of {}",
+            self.pages
+        );
+        self.memory.u32(WORDS + page as usize * ENTRY + PLACE)
     }
 
     /// Whether a page is there.
@@ -214,13 +269,66 @@ impl Window {
         // As W1, for who still copies what was there before the page was given back.
         fence(Ordering::SeqCst);
         let mut bytes = [0; PAGE];
-        if read(&mut bytes) {
-            self.memory.write(self.page(page), &bytes);
+        if let Some(start) = self.copies
+            && read(&mut bytes)
+        {
+            self.memory.write(self.page(start, page), &bytes);
             core::mem::forget(locked);
             self.unlock(page, self.fresh());
             return true;
         }
         false
+    }
+
+    /// Tells where those of these pages lie of which it was not told, in a direct window. `find` answers that of a page
+    /// and how many pages lie behind each other from it on; none ends the pages that are told of here. Meanwhile
+    /// threads that announce their changes by [`Window::begin_change`] do not change pages that `find` is asked for.
+    pub fn tell(&self, pages: Range<u64>, mut find: impl FnMut(u64) -> Option<(Place, u64)>) {
+        let pages = pages.start.min(self.pages)..pages.end.min(self.pages);
+        let mut locked: Vec<Change<'_>> = Vec::new();
+        for page in pages {
+            let word = self.word(page);
+            if word.compare_exchange(ABSENT, ABSENT_LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            match locked.last_mut() {
+                Some(run) if run.pages.end == page => run.pages.end += 1,
+                _ => locked.push(Change { window: self, pages: page..page + 1, resizing: None }),
+            }
+        }
+        for run in &mut locked {
+            // What is left of a run when it is dropped is absent again.
+            while !run.pages.is_empty()
+                && let Some((place, count)) = find(run.pages.start)
+            {
+                let end = run.pages.end.min(run.pages.start.saturating_add(count.max(1)));
+                let Some(first) = Self::first_place(place, end - run.pages.start) else { break };
+                let version = self.fresh();
+                for page in run.pages.start..end {
+                    let at = if first == ZEROES { 0 } else { (page - run.pages.start) as u32 };
+                    self.place(page).store(first + at, Ordering::Relaxed);
+                }
+                for page in run.pages.start..end {
+                    run.pages.start = page + 1;
+                    self.unlock(page, version);
+                }
+            }
+        }
+    }
+
+    /// What stands for the first of so many pages; none where a block has no number that fits.
+    fn first_place(place: Place, pages: u64) -> Option<u32> {
+        match place {
+            Place::Zeroes => Some(ZEROES),
+            Place::Block(first) => {
+                u32::try_from(first.checked_add(pages)?).ok().and_then(|end| end.checked_sub(pages as u32))
+            }
+        }
+    }
+
+    /// Whether a page is told of after a write as it was before: one that was zeroes has a block then.
+    fn stays(&self, page: u64) -> bool {
+        !self.is_direct() || self.place(page).load(Ordering::Relaxed) != ZEROES
     }
 
     /// Takes pages out again that no thread is filling or changing, and gives their memory back.
@@ -250,9 +358,11 @@ impl Window {
         if run.is_empty() {
             return;
         }
-        let len = (run.end - run.start) as usize * PAGE;
-        // Memory that cannot be given back is only not free.
-        let _ = self.memory.release(self.page(run.start), len);
+        if let Some(start) = self.copies {
+            let len = (run.end - run.start) as usize * PAGE;
+            // Memory that cannot be given back is only not free.
+            let _ = self.memory.release(self.page(start, run.start), len);
+        }
         for page in run {
             self.unlock(page, ABSENT);
         }
@@ -260,8 +370,21 @@ impl Window {
 
     /// Ends the window for ever: readers make calls, and may ask for another. Its memory is given back.
     pub fn close(&self) {
-        self.memory.u32(OPEN).store(0, Ordering::SeqCst);
-        let _ = self.memory.release(self.start, self.pages as usize * PAGE);
+        self.pause();
+        if let Some(start) = self.copies {
+            let _ = self.memory.release(start, self.pages as usize * PAGE);
+        }
+    }
+
+    /// Readers make calls until [`Window::resume`]. A reader that has begun and not ended does not take what it copied.
+    pub fn pause(&self) {
+        // An exchange: what is stored to the medium after it is seen after it.
+        self.memory.u32(OPEN).swap(0, Ordering::SeqCst);
+    }
+
+    /// Readers find it open.
+    pub fn resume(&self) {
+        self.memory.u32(OPEN).store(1, Ordering::SeqCst);
     }
 }
 
@@ -292,8 +415,11 @@ impl Change<'_> {
                 "page {page} changes in a change of {:?}",
                 self.pages
             );
-            if is_locked && self.window.word(page).load(Ordering::Relaxed) != ABSENT_LOCKED {
-                self.window.memory.write(self.window.page(page) + inside, &bytes[done..done + part]);
+            if let Some(start) = self.window.copies
+                && is_locked
+                && self.window.word(page).load(Ordering::Relaxed) != ABSENT_LOCKED
+            {
+                self.window.memory.write(self.window.page(start, page) + inside, &bytes[done..done + part]);
             }
             done += part;
         }
@@ -309,7 +435,8 @@ impl Change<'_> {
     pub fn end(self) {
         for page in self.pages.clone() {
             let there = self.window.word(page).load(Ordering::Relaxed) != ABSENT_LOCKED;
-            self.window.unlock(page, if there { self.window.fresh() } else { ABSENT });
+            let stays = there && self.window.stays(page);
+            self.window.unlock(page, if stays { self.window.fresh() } else { ABSENT });
         }
         self.forget();
     }
@@ -347,7 +474,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "page 8 has no place in a window of 8")]
     fn bytes_past_the_window_are_our_mistake() {
-        Window::new(8, 0).unwrap().page(8);
+        Window::new(8, 0).unwrap().page(0, 8);
     }
 
     #[test]

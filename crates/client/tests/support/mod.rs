@@ -26,7 +26,16 @@ pub fn serve() -> Shared {
 
 /// With windows of so many bytes, and half of that for shelves.
 pub fn serve_with(windows_bytes: u64) -> Shared {
-    let spec = DeviceSpec::parse("virtual:?media=dram,size=64M").unwrap();
+    serve_on("virtual:?media=dram,size=64M", windows_bytes)
+}
+
+/// On memory, where files are read in place.
+pub fn serve_in_memory() -> Shared {
+    serve_on("nvm:?size=64M", 1 << 20)
+}
+
+fn serve_on(device: &str, windows_bytes: u64) -> Shared {
+    let spec = DeviceSpec::parse(device).unwrap();
     let mut config = Config::new(PathBuf::from("/"), spec);
     config.format = true;
     config.cache_bytes = 8 << 20;

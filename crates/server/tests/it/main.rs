@@ -1,5 +1,6 @@
 //! The server and its clients, in one process.
 
+mod direct;
 mod durable;
 mod hostile;
 mod posts;

@@ -1,15 +1,28 @@
 //! Windows: what a client reads without a call is what it would read by one.
 
-use crate::support::{Client, serve, serve_with};
+use crate::support::{Client, Shared, serve, serve_on, serve_with};
 use nvmed_fs::{Allocate, OpenFlags, Whence};
-use nvmed_wire::{Answer, Call, Control, Data, Handle, Object, Seen, WindowView};
+use nvmed_stack::DeviceSpec;
+use nvmed_wire::{Answer, Call, Control, Data, Handle, MediumView, Object, Seen, WindowView};
 use proptest::prelude::*;
 use rustix::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-fn window(client: &Client, handle: Handle) -> WindowView {
+/// A window, over the medium if it is direct.
+pub fn window(client: &Client, handle: Handle) -> WindowView {
     let fd = client.control(&Control::Window { handle }).unwrap().unwrap();
-    WindowView::open(fd.as_fd()).unwrap()
+    let view = WindowView::open(fd.as_fd()).unwrap();
+    if !view.is_direct() {
+        return view;
+    }
+    let medium = client.control(&Control::Medium).unwrap().unwrap();
+    view.over(Arc::new(MediumView::open(medium.as_fd()).unwrap()))
+}
+
+/// A server whose files lie in memory.
+fn serve_in_memory(window_bytes: u64) -> Shared {
+    serve_on(DeviceSpec::parse("nvm:?size=64M").unwrap(), window_bytes)
 }
 
 /// Reads as a client does: through the window, by a call where it has not all.
@@ -26,12 +39,21 @@ fn read(client: &Client, view: &WindowView, handle: Handle, offset: u64, bytes: 
 
 #[test]
 fn a_second_read_makes_no_call_and_sees_every_change() {
-    let shared = serve();
-    let (reader, writer) = (Client::connect(&shared), Client::connect(&shared));
+    second_read(&serve(), false);
+}
+
+#[test]
+fn a_second_read_in_memory_makes_no_call_and_sees_every_change() {
+    second_read(&serve_in_memory(1 << 20), true);
+}
+
+fn second_read(shared: &Shared, is_direct: bool) {
+    let (reader, writer) = (Client::connect(shared), Client::connect(shared));
     let file = writer.create("file");
     writer.pwrite(file, 0, &[1; 10_000]);
     let mine = reader.open("file", OpenFlags::READ).unwrap();
     let view = window(&reader, mine);
+    assert_eq!(view.is_direct(), is_direct);
     let mut byte = [0];
     assert_eq!(view.read(&mut byte, 5000), Seen::Missing);
     assert_eq!(reader.pread(mine, 0, 10_000), [1; 10_000]);
@@ -153,11 +175,15 @@ fn a_reader_in_order_makes_few_calls() {
 /// Readers check that a page is of one write, while writers write whole pages and cut the file.
 #[test]
 fn readers_never_see_half_of_a_write_or_an_old_one() {
+    whole_writes(&serve());
+    whole_writes(&serve_in_memory(1 << 20));
+}
+
+fn whole_writes(shared: &Shared) {
     const PAGES: u64 = 16;
-    let shared = serve();
     let stop = AtomicBool::new(false);
     let done = [const { AtomicU64::new(0) }; PAGES as usize];
-    let writer = Client::connect(&shared);
+    let writer = Client::connect(shared);
     let file = writer.create("file");
     for page in 0..PAGES {
         writer.pwrite(file, page * 4096, &[0; 4096]);
@@ -165,7 +191,7 @@ fn readers_never_see_half_of_a_write_or_an_old_one() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let client = Client::connect(&shared);
+                let client = Client::connect(shared);
                 let file = client.open("file", OpenFlags::READ).unwrap();
                 let view = window(&client, file);
                 let mut at = 0;
@@ -279,43 +305,53 @@ proptest! {
     #[test]
     fn a_window_is_the_file(steps in proptest::collection::vec(step(), 1..60)) {
         // Small enough that pages are given back.
-        let shared = serve_with(40 << 10);
-        let (reader, writer) = (Client::connect(&shared), Client::connect(&shared));
-        let appends = OpenFlags::READ_WRITE.with(OpenFlags::CREATE).with(OpenFlags::APPEND);
-        let (file, end) = (writer.create("file"), writer.open("file", appends).unwrap());
-        let mine = reader.open("file", OpenFlags::READ).unwrap();
-        let view = window(&reader, mine);
-        let mut model = Vec::new();
-        for step in steps {
-            match step {
-                Step::Write { at, bytes, byte } => {
-                    writer.pwrite(file, at, &vec![byte; bytes]);
-                    let to = at as usize + bytes;
-                    model.resize(model.len().max(to), 0);
-                    model[at as usize..to].fill(byte);
-                }
-                Step::Append { bytes, byte } => {
-                    model.resize(model.len() + bytes, byte);
-                    prop_assert_eq!(writer.write(end, &vec![byte; bytes]), model.len() as u64);
-                }
-                Step::Truncate { bytes } => {
-                    let call = Call::Truncate { object: Object::Held(file), bytes };
-                    prop_assert_eq!(writer.call(&call), Answer::Done);
-                    model.resize(bytes as usize, 0);
-                }
-                Step::Punch { at, bytes } => {
-                    let how = Allocate { keep_size: true, punch_hole: true, zero_range: false };
-                    let call = Call::Allocate { handle: file, how, offset: at, bytes };
-                    prop_assert_eq!(writer.call(&call), Answer::Done);
-                    let len = model.len();
-                    model[len.min(at as usize)..len.min((at + bytes) as usize)].fill(0);
-                }
-                Step::Read { at, bytes } => {
-                    let len = model.len();
-                    let there = &model[len.min(at as usize)..len.min(at as usize + bytes)];
-                    prop_assert_eq!(&read(&reader, &view, mine, at, bytes)[..], there);
-                }
+        window_is_the_file(&serve_with(40 << 10), &steps)?;
+        window_is_the_file(&serve_in_memory(1 << 20), &steps)?;
+    }
+}
+
+fn window_is_the_file(shared: &Shared, steps: &[Step]) -> Result<(), TestCaseError> {
+    let (reader, writer) = (Client::connect(shared), Client::connect(shared));
+    let appends = OpenFlags::READ_WRITE.with(OpenFlags::CREATE).with(OpenFlags::APPEND);
+    let (file, end) = (writer.create("file"), writer.open("file", appends).unwrap());
+    let mine = reader.open("file", OpenFlags::READ).unwrap();
+    let mut view = window(&reader, mine);
+    let mut model = Vec::new();
+    for step in steps {
+        let step = step.clone();
+        if !view.is_open() {
+            // Closed by a large change, or since the file lies in its record.
+            view = window(&reader, mine);
+        }
+        match step {
+            Step::Write { at, bytes, byte } => {
+                writer.pwrite(file, at, &vec![byte; bytes]);
+                let to = at as usize + bytes;
+                model.resize(model.len().max(to), 0);
+                model[at as usize..to].fill(byte);
+            }
+            Step::Append { bytes, byte } => {
+                model.resize(model.len() + bytes, byte);
+                prop_assert_eq!(writer.write(end, &vec![byte; bytes]), model.len() as u64);
+            }
+            Step::Truncate { bytes } => {
+                let call = Call::Truncate { object: Object::Held(file), bytes };
+                prop_assert_eq!(writer.call(&call), Answer::Done);
+                model.resize(bytes as usize, 0);
+            }
+            Step::Punch { at, bytes } => {
+                let how = Allocate { keep_size: true, punch_hole: true, zero_range: false };
+                let call = Call::Allocate { handle: file, how, offset: at, bytes };
+                prop_assert_eq!(writer.call(&call), Answer::Done);
+                let len = model.len();
+                model[len.min(at as usize)..len.min((at + bytes) as usize)].fill(0);
+            }
+            Step::Read { at, bytes } => {
+                let len = model.len();
+                let there = &model[len.min(at as usize)..len.min(at as usize + bytes)];
+                prop_assert_eq!(&read(&reader, &view, mine, at, bytes)[..], there);
             }
         }
     }
+    Ok(())
 }

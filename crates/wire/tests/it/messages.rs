@@ -68,6 +68,7 @@ fn controls() -> Vec<Control> {
         Control::Heir { held: vec![(3, handle), (-1, Handle(5))], cwd: Some(handle), same_process: true },
         Control::Map { handle, write: true },
         Control::Window { handle },
+        Control::Medium,
         Control::Send { handle },
         Control::Receive,
         Control::Statistics,

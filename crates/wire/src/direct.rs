@@ -1,0 +1,147 @@
+//! Reads of a window that has no copies: its pages lie on a medium that the client has mapped itself
+//! (docs/spec/shared.md, "Direct windows").
+
+use crate::view::{Copied, Seen, TRIES, WindowView};
+use crate::window::{ABSENT, ENTRY, PAGE, PLACE, WORDS, ZEROES};
+use nvmed_sys::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use nvmed_sys::{Mapping, Pages, door};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+
+/// Pages that are copied in one piece at most, where they lie side by side: 64 KiB.
+const RUN_PAGES: usize = 16;
+/// What holes hold.
+static ZERO_PAGE: [u8; PAGE] = [0; PAGE];
+
+/// The medium below a mount, mapped to be read: one mapping for all files of a process.
+#[derive(Debug)]
+pub struct MediumView {
+    memory: Mapping,
+    /// The process has other ids since.
+    left: AtomicBool,
+}
+
+impl MediumView {
+    /// The medium behind a descriptor that came from the server.
+    ///
+    /// # Errors
+    /// `EINVAL` for what has no byte; what `fstat` and `mmap` answer.
+    pub fn open(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let bytes = usize::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0);
+        if bytes == 0 {
+            return Err(Errno::INVAL);
+        }
+        let memory = Mapping::read_only(fd, 0, bytes, Pages::Huge)?;
+        memory.keep_from_dumps();
+        Ok(Self { memory, left: AtomicBool::new(false) })
+    }
+
+    /// The process is about to have other ids: it sees no byte of the medium from here on.
+    pub fn leave(&self) {
+        self.left.store(true, Ordering::SeqCst);
+        // Without memory it stays to be seen, and nothing looks at it.
+        let _ = self.memory.blank();
+    }
+
+    /// Whether the process has left it.
+    #[inline]
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Copies what lies in a block and those behind it, from a byte of the first one on; whether the medium has it.
+    #[inline]
+    fn copy(&self, block: u32, inside: usize, into: &mut [u8]) -> bool {
+        let at = block as usize * PAGE + inside;
+        // A window names no other block, and a medium that has become shorter is its owner's doing.
+        at + into.len() <= self.memory.len() && self.memory.lend(at, into)
+    }
+}
+
+/// Gives zeroes to a buffer that may be a program's.
+fn give_zeroes(into: &mut [u8]) {
+    into.chunks_mut(PAGE).for_each(|part| door::give(&ZERO_PAGE[..part.len()], part));
+}
+
+impl WindowView {
+    #[inline]
+    fn entry(&self, page: u64) -> &AtomicU32 {
+        self.memory.u32(WORDS + page as usize * ENTRY)
+    }
+
+    /// A page's word, and where it lies; none where that is not told.
+    #[inline]
+    fn place(&self, page: u64) -> Option<(u32, u32)> {
+        // Barrier R1, pairs with W2: place and bytes are not older than this word.
+        let word = self.entry(page).load(Ordering::Acquire);
+        if word == ABSENT || !word.is_multiple_of(2) {
+            return None;
+        }
+        Some((word, self.memory.u32(WORDS + page as usize * ENTRY + PLACE).load(Ordering::Relaxed)))
+    }
+
+    /// As [`WindowView::read`].
+    pub(crate) fn read_in_place(&self, medium: &MediumView, into: &mut [u8], offset: u64) -> Seen {
+        for _ in 0..TRIES {
+            let size = self.size_seen();
+            let len = match self.clamp(into.len(), offset, size) {
+                Ok(len) => len,
+                Err(seen) => return seen,
+            };
+            let mut done = 0;
+            while done < len {
+                match self.copy_run(medium, offset + done as u64, &mut into[done..len]) {
+                    Some(copied) => done += copied,
+                    None => return Seen::Missing,
+                }
+            }
+            if medium.is_left() {
+                return Seen::Closed;
+            }
+            if self.still(size) {
+                return Seen::Bytes(len);
+            }
+        }
+        Seen::Missing
+    }
+
+    /// Copies as many bytes as lie side by side; how many. None: the call must be made.
+    #[inline]
+    fn copy_run(&self, medium: &MediumView, at: u64, into: &mut [u8]) -> Option<usize> {
+        (0..TRIES).find_map(|_| match self.copy_run_once(medium, at, into) {
+            (Copied::Torn, _) => None,
+            (Copied::Missing, _) => Some(None),
+            (Copied::Whole, copied) => Some(Some(copied)),
+        })?
+    }
+
+    #[inline]
+    fn copy_run_once(&self, medium: &MediumView, at: u64, into: &mut [u8]) -> (Copied, usize) {
+        let (first, inside) = (at / PAGE as u64, (at % PAGE as u64) as usize);
+        let pages = (inside + into.len()).div_ceil(PAGE).min(RUN_PAGES);
+        let Some((word, block)) = self.place(first) else { return (Copied::Missing, 0) };
+        let mut words = [word; RUN_PAGES];
+        let mut count = 1;
+        while count < pages
+            && let Some((word, next)) = self.place(first + count as u64)
+            && (next == block.wrapping_add(count as u32) && next != ZEROES || next == block && next == ZEROES)
+        {
+            words[count] = word;
+            count += 1;
+        }
+        let bytes = (count * PAGE - inside).min(into.len());
+        let into = &mut into[..bytes];
+        if block == ZEROES {
+            give_zeroes(into);
+        } else if !medium.copy(block, inside, into) {
+            return (Copied::Missing, 0);
+        }
+        // Barrier R2, pairs with W1: had a changed byte been copied, or one of a block that was another's by then, one
+        // of these loads would see the odd word, or what came after it.
+        fence(Ordering::Acquire);
+        let is_same = |(page, word): (u64, &u32)| self.entry(page).load(Ordering::Relaxed) == *word;
+        let same = (first..).zip(&words[..count]).all(is_same);
+        (if same { Copied::Whole } else { Copied::Torn }, bytes)
+    }
+}
