@@ -10,6 +10,7 @@ use nvmed_nvm::{Event, FlushTo, Memory, MemoryOptions, Place, What as Done};
 use nvmed_sys::sync::Arc;
 use nvmed_sys::{Mapping, Pages};
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Stores and fences that have not come to their end.
@@ -42,8 +43,8 @@ thread_local! {
 struct Kept {
     memory: Arc<Mapping>,
     base: Arc<Vec<Block>>,
-    /// Blocks that are not the base's.
-    changed: Vec<u64>,
+    /// What it holds in place of the base's blocks.
+    over: HashMap<u64, Block>,
     /// Something was stored when the device was no more: any block may be another.
     strayed: Arc<AtomicBool>,
 }
@@ -64,22 +65,37 @@ impl Kept {
         kept.unwrap_or_else(|| {
             let memory = Mapping::anonymous(base.len() * BLOCK, Pages::Huge);
             let memory = Arc::new(memory.expect("the host has memory for a device"));
-            let changed = (0..base.len() as u64).collect();
-            Self { memory, base: Arc::clone(base), changed, strayed: Arc::default() }
+            let strayed = Arc::new(AtomicBool::new(true));
+            Self { memory, base: Arc::clone(base), over: HashMap::new(), strayed }
         })
     }
 
-    /// All of it is that base's.
-    fn restore(&mut self, base: &Arc<Vec<Block>>) {
+    /// Has it hold that base, and `over` in place of some of its blocks. The states of one workload have most of both in
+    /// common: those blocks stay.
+    fn become_that(&mut self, base: &Arc<Vec<Block>>, over: HashMap<u64, Block>) {
         let strayed = self.strayed.load(Ordering::Relaxed);
-        for (number, (before, now)) in (0..).zip(self.base.iter().zip(base.iter())) {
-            if strayed || !Arc::ptr_eq(before, now) {
-                put(&self.memory, number, now);
+        let (was, is) = (&self.base, base);
+        let before = |number: u64| self.over.get(&number).unwrap_or(&was[number as usize]);
+        let now = |number: u64| over.get(&number).unwrap_or(&is[number as usize]);
+        let one = |number: u64| {
+            if strayed || !Arc::ptr_eq(before(number), now(number)) {
+                put(&self.memory, number, now(number));
             }
+        };
+        if strayed || !Arc::ptr_eq(was, is) {
+            (0..is.len() as u64).for_each(one);
+        } else {
+            self.over.keys().copied().for_each(one);
+            over.keys().copied().filter(|number| !self.over.contains_key(number)).for_each(one);
         }
-        self.changed.iter().for_each(|&number| put(&self.memory, number, &base[number as usize]));
-        self.base = Arc::clone(base);
+        (self.base, self.over) = (Arc::clone(base), over);
     }
+}
+
+/// What a device holds in place of the blocks of its base.
+fn over(media: &Volatile) -> HashMap<u64, Block> {
+    let (_, over) = media.durable().parts();
+    over.chain(media.besides()).map(|(number, block)| (number, Arc::clone(block))).collect()
 }
 
 /// Memory that holds what `media` shows, if that is memory; none for blocks.
@@ -90,10 +106,9 @@ pub(crate) fn of(media: &Volatile) -> Option<(Arc<Mapping>, Arc<Memory>)> {
     if media.durable().kind() == Kind::Blocks {
         return None;
     }
-    let (base, over) = media.durable().parts();
+    let (base, _) = media.durable().parts();
     let mut kept = Kept::take(base);
-    kept.restore(base);
-    over.chain(media.besides()).for_each(|(number, block)| put(&kept.memory, number, block));
+    kept.become_that(base, over(media));
     let mapping = kept.memory;
     let place = Place::Mapped { memory: Arc::clone(&mapping) };
     let memory = Memory::open(MemoryOptions { place, flush: FlushTo::Process });
@@ -102,9 +117,9 @@ pub(crate) fn of(media: &Volatile) -> Option<(Arc<Mapping>, Arc<Memory>)> {
 
 /// Keeps the memory of a device that is no more.
 pub(crate) fn keep(memory: Arc<Mapping>, strayed: &Arc<AtomicBool>, media: &Volatile) {
-    let (base, over) = media.durable().parts();
-    let changed = over.chain(media.besides()).map(|(number, _)| number).collect();
-    let kept = Kept { memory, base: Arc::clone(base), changed, strayed: Arc::clone(strayed) };
+    let (base, _) = media.durable().parts();
+    let (base, over) = (Arc::clone(base), over(media));
+    let kept = Kept { memory, base, over, strayed: Arc::clone(strayed) };
     KEPT.with_borrow_mut(|all| {
         all.truncate(KEPT_MAX - 1);
         all.insert(0, kept);
@@ -151,15 +166,21 @@ impl DiskState {
             let start = number * BLOCK as u64;
             let within = at.max(start) - start..(at + length).min(start + BLOCK as u64) - start;
             let within = within.start as usize..within.end as usize;
-            let mut block = **self.media().block(number);
-            match bytes {
-                Some(bytes) => {
-                    let from = (start as usize + within.start) - at as usize;
-                    block[within.clone()].copy_from_slice(&bytes[from..from + within.len()]);
+            let bytes = bytes.map(|bytes| {
+                let from = (start as usize + within.start) - at as usize;
+                &bytes[from..from + within.len()]
+            });
+            let whole = bytes.filter(|bytes| bytes.len() == BLOCK).map(Arc::<[u8]>::from);
+            let block = whole.and_then(|whole| Block::try_from(whole).ok()).unwrap_or_else(|| {
+                let mut block = Arc::clone(self.media().block(number));
+                let part = &mut Arc::make_mut(&mut block)[within.clone()];
+                match bytes {
+                    Some(bytes) => part.copy_from_slice(bytes),
+                    None => part.fill(0),
                 }
-                None => block[within.clone()].fill(0),
-            }
-            blocks.push(Arc::new(block));
+                block
+            });
+            blocks.push(block);
             words.push(Words::of(within));
         }
         let number = self.send(What::Write, first);
@@ -216,6 +237,7 @@ mod tests {
         assert!(
             first.peek(0)[4090..] == [7; 6] && first.peek(1)[..94] == [7; 94] && first.peek(5) == [3; BLOCK]
         );
+        let left = first.media();
         // Stores after it is gone are those of nobody, and stay with nobody.
         drop((device, first));
         memory.store(9 * BLOCK as u64, &[9; 10]).expect("bytes");
@@ -223,6 +245,15 @@ mod tests {
         let next = Disk::new(image.clone());
         for number in 0..BLOCKS {
             assert!(bytes_of(&next, number) == **image.block(number), "block {number} is another's");
+        }
+        // What the next one has in common with it stays there.
+        drop(next);
+        for media in [left.clone(), Volatile::new(left.as_read()), Volatile::new(image.settled()), left] {
+            let next = Disk::with(media.clone(), &mut Dice::of(&[1]));
+            for number in 0..BLOCKS {
+                assert!(bytes_of(&next, number) == **media.block(number), "block {number} is an older one");
+            }
+            next.bytes().expect("memory").store(4090 + 12 * BLOCK as u64, &[8; 10]).expect("bytes");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Which words of a block: what memory does not tear.
 
-use crate::media::{BLOCK, SECTORS};
+use crate::media::{BLOCK, SECTOR, SECTORS};
 use core::ops::Range;
 
 /// Bytes that memory never tears.
@@ -49,9 +49,17 @@ impl Words {
 
     /// Copies these words.
     pub(crate) fn copy(self, to: &mut [u8; BLOCK], from: &[u8; BLOCK]) {
-        for word in (0..BLOCK / WORD).filter(|word| self.0[word / 64] >> (word % 64) & 1 != 0) {
-            let bytes = word * WORD..(word + 1) * WORD;
-            to[bytes.clone()].copy_from_slice(&from[bytes]);
+        for (start, &bits) in (0..).step_by(SECTOR).zip(&self.0) {
+            if bits == u64::MAX {
+                to[start..start + SECTOR].copy_from_slice(&from[start..start + SECTOR]);
+                continue;
+            }
+            let mut left = bits;
+            while left != 0 {
+                let at = start + left.trailing_zeros() as usize * WORD;
+                to[at..at + WORD].copy_from_slice(&from[at..at + WORD]);
+                left &= left - 1;
+            }
         }
     }
 }
