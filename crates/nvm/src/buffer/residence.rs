@@ -314,6 +314,8 @@ impl Buffer {
                     self.unsaved.u64(page as usize * 8).store(0, Ordering::Relaxed);
                     self.unprogrammed.u64(page as usize * 8).store(0, Ordering::Relaxed);
                 }
+                // Whoever answers a touch may be about to map what he had pinned.
+                self.unmap(frame);
                 let _ = self.stores.release(span.offset as usize, span.bytes as usize);
             }
             unused += u64::from(self.frames.reopen(frame, zeroed.is_err()));

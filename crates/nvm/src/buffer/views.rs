@@ -42,12 +42,21 @@ struct Placed {
 /// What one touch brings.
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// The address of the view.
+    /// The address of the view, and of the page in it.
     view: usize,
+    touched: usize,
     /// All of it, of the medium.
     span: Span,
     /// The page that was touched, or as much of it as the medium has.
     page: Span,
+}
+
+impl Window {
+    /// The view, if it is still there: another one may have its addresses by now.
+    fn of<'a>(&self, placed: &'a BTreeMap<usize, Placed>) -> Option<&'a Placed> {
+        let inside = |span: Span| span.offset <= self.span.offset && self.span.end() <= span.end();
+        placed.get(&self.view).filter(|view| inside(view.span))
+    }
 }
 
 /// The ranges of one medium that are mapped, and the thread that answers who touches them.
@@ -96,21 +105,28 @@ impl Views {
             Span { offset: begin, bytes: end - begin }
         };
         let begin = at & !(view.fill_bytes - 1);
-        Some(Window { view: base, span: cut(begin, begin + view.fill_bytes), page: cut(at, at + PAGE_BYTES) })
+        Some(Window {
+            view: base,
+            touched: base + (at - view.span.offset) as usize,
+            span: cut(begin, begin + view.fill_bytes),
+            page: cut(at, at + PAGE_BYTES),
+        })
     }
 
     /// Has who touches the page of a window get SIGBUS; it is the medium's fault.
     fn deny(&self, window: &Window) {
-        if let Some(view) = self.placed.lock().get(&window.view) {
+        let placed = self.placed.lock();
+        let denied = window.of(&placed).map(|view| {
             let (at, len) = place(view, window.page);
-            if self.userfault.deny(&view.memory, at, len).is_err() {
-                // It comes again, and finds room then, or the medium mended.
-                self.userfault.wake(window.view + at, len);
-            }
+            self.userfault.deny(&view.memory, at, len)
+        });
+        if !matches!(denied, Some(Ok(()))) {
+            // It comes again, and finds room then, or the medium mended; or the view is gone.
+            self.userfault.wake(window.touched, PAGE_BYTES as usize);
         }
     }
 
-    /// Maps a window, of which every frame is pinned.
+    /// Maps a window, of which every frame is marked.
     fn show(&self, view: &Placed, span: Span, page: Span) {
         let (at, len) = place(view, span);
         match self.userfault.present(&view.memory, at, len) {
@@ -229,9 +245,7 @@ impl Buffer {
         for (window, &address) in windows.iter_mut().zip(touched) {
             *window = views.window(address);
             if window.is_none() {
-                views
-                    .userfault
-                    .wake(address / PAGE_BYTES as usize * PAGE_BYTES as usize, PAGE_BYTES as usize);
+                views.userfault.wake(address & !(PAGE_BYTES as usize - 1), PAGE_BYTES as usize);
             }
         }
         views.answered.fetch_add(touched.len() as u64, Ordering::Relaxed);
@@ -241,14 +255,19 @@ impl Buffer {
                 views.deny(window);
                 continue;
             };
-            {
-                let placed = views.placed.lock();
-                if let Some(view) = placed.get(&window.view) {
-                    self.frames.of(span).for_each(|(frame, _)| self.frames.enter_views(frame, view.stores));
-                    views.show(view, span, window.page);
+            let placed = views.placed.lock();
+            let view = window.of(&placed);
+            for (frame, _) in self.frames.of(span) {
+                if let Some(view) = view {
+                    self.frames.enter_views(frame, view.stores);
                 }
+                // It stays: whoever takes it away has to take it out of the views before, and waits for the lock.
+                self.frames.unpin(frame);
             }
-            self.frames.of(span).for_each(|(frame, _)| self.frames.unpin(frame));
+            match view {
+                Some(view) => views.show(view, span, window.page),
+                None => views.userfault.wake(window.touched, PAGE_BYTES as usize),
+            }
         }
     }
 
