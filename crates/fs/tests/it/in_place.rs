@@ -266,3 +266,55 @@ fn appends_of_a_dead_process_are_found_where_they_lie() {
     drop(files);
     ground.assert_sound();
 }
+
+/// Where the pages of a file lie, each by itself.
+fn places(file: &File) -> Vec<Option<Location>> {
+    let pages = (0..file.stat().size).step_by(4096);
+    let one = |at| match file.location(at).unwrap()? {
+        Location::At { offset, .. } => Some(Location::At { offset, bytes: 4096 }),
+        Location::Zeroes { .. } => Some(Location::Zeroes { bytes: 4096 }),
+    };
+    pages.map(one).collect()
+}
+
+/// Who reads the medium itself is told where bytes lie, and finds them there until the file gets room or loses some.
+#[test]
+fn a_write_leaves_blocks_where_they_are() {
+    let ground = Ground::medium_of(&vec![0xa5; BYTES as usize]);
+    let Ground::Medium(medium) = &ground else { unreachable!("it was just made") };
+    let files = ground.mount(CACHE_BYTES);
+    let (file, other) = (open(&files, "file"), open(&files, "other"));
+    file.pwrite(&[1; 100], 0).unwrap();
+    assert_eq!(file.location(0).unwrap(), None, "it lies in its record");
+    assert!(matches!(file.location(100), Err(FsError::NoData)), "nothing lies behind the end");
+    file.pwrite(&vec![1; 300_000], 0).unwrap();
+    // In more than one piece, with a hole and room that nobody has written.
+    other.pwrite(&vec![9; 300_000], 0).unwrap();
+    file.pwrite(&vec![1; 100_000], 400_000).unwrap();
+    let keep = Allocate { keep_size: false, punch_hole: false, zero_range: false };
+    file.fallocate(keep, 500_000, 50_000).unwrap();
+    let before = places(&file);
+    let zeroes = before.iter().filter(|place| matches!(place, Some(Location::Zeroes { .. }))).count();
+    assert_eq!((before.len(), zeroes), (135, 23 + 12), "{before:?}");
+    file.pwrite(&vec![2; 299_000], 500).unwrap();
+    file.pwrite(&vec![2; 99_000], 400_500).unwrap();
+    file.fsync().unwrap();
+    files.sync().unwrap();
+    other.truncate(0).unwrap();
+    assert_eq!(places(&file), before);
+    let mut page = [0; 4096];
+    for (at, place) in (0u64..).step_by(4096).zip(&before) {
+        let mut there = [0; 4096];
+        if let Some(Location::At { offset, .. }) = place {
+            medium.read(*offset, &mut there).unwrap();
+        }
+        let read = file.pread(&mut page, at).unwrap();
+        assert!(page[..read] == there[..read], "the page at {at}");
+    }
+    let Some(Location::At { bytes, .. }) = file.location(8192).unwrap() else { panic!("it lies nowhere") };
+    assert!(bytes >= 64 << 10, "{bytes} bytes side by side");
+    let on_pages = Ground::disk(BYTES).mount(CACHE_BYTES);
+    let file = open(&on_pages, "file");
+    file.pwrite(&[1; 8192], 0).unwrap();
+    assert_eq!(file.location(0).unwrap(), None);
+}

@@ -5,6 +5,7 @@ mod beyond;
 mod broken;
 mod calls;
 mod cwd;
+mod direct;
 mod exec;
 mod faults;
 mod forks;

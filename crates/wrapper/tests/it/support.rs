@@ -2,6 +2,7 @@
 
 use nvmed_fs::{FileSystem, FormatOptions};
 use nvmed_stack::{DeviceSpec, Open, open_device};
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,13 +47,24 @@ impl Bench {
         let device = open_device(&plain, Open::Create { bytes }).expect("the device opens");
         FileSystem::format(&device, &FormatOptions::default()).expect("the device formats");
         device.shutdown().expect("the device shuts down");
-        let device = format!("virtual:{image}?{options}");
+        Some(Self::over(dir, format!("virtual:{image}?{options}"), lines))
+    }
+
+    /// As [`Bench::new`], on memory: the image is the medium.
+    pub fn on_memory(needs: &[&str]) -> Option<Self> {
+        // Its directory is the new one's.
+        let mut plain = ManuallyDrop::new(Self::new("", needs)?);
+        let device = plain.device.replace("virtual:", "nvm:") + "flush=process";
+        Some(Self::over(std::mem::take(&mut plain.dir), device, ""))
+    }
+
+    fn over(dir: PathBuf, device: String, lines: &str) -> Self {
         let config = format!(
             "wrap_dir = {}\nfilesystem = nvmedfs\nstorage_dev = {device}\n{lines}\n",
             dir.join("on").display()
         );
         std::fs::write(dir.join("default.conf"), config).expect("the configuration is written");
-        Some(Self { dir, device, mutant: None })
+        Self { dir, device, mutant: None }
     }
 
     /// The same device under a build with a deliberate mistake switched on.
