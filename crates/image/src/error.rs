@@ -78,6 +78,15 @@ pub enum MediaError {
         /// Who, as `name (pid N)`.
         holder: String,
     },
+    /// A process that was forked from an earlier user has parts of it mapped, as files.
+    #[error(
+        "{path}: a process that an earlier program has forked still has files on it mapped, and what it stores there \
+         would go to whatever lies there by then; end that process first (`fuser {path}` names it)"
+    )]
+    Mapped {
+        /// The image.
+        path: String,
+    },
     /// No memory.
     #[error("no memory for a device of {bytes} bytes: {errno}")]
     Memory {
@@ -101,7 +110,7 @@ impl MediaError {
             Self::Room { .. } => Errno::NOSPC,
             Self::NotDirect { .. } => Errno::OPNOTSUPP,
             Self::NotAFile { .. } | Self::DaxDevice { .. } | Self::Size { .. } => Errno::INVAL,
-            Self::InUse { .. } => Errno::BUSY,
+            Self::InUse { .. } | Self::Mapped { .. } => Errno::BUSY,
         }
     }
 }

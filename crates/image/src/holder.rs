@@ -1,8 +1,29 @@
 //! Who has an image locked, as far as the host tells (`/proc/locks`).
 
-use rustix::fd::OwnedFd;
+use crate::error::MediaError;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use std::time::Duration;
+
+/// How long a process that is just ending may take to let go of what it has mapped: so many looks, so far apart.
+const LOOKS: u32 = 20;
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Whether a process that an earlier user has forked has files on an image mapped ([`nvmed_sys::hold`]).
+///
+/// # Errors
+/// [`MediaError::Mapped`].
+pub fn check_maps(fd: impl AsFd, path: &str) -> Result<(), MediaError> {
+    for _ in 0..LOOKS {
+        // Where the host has no such locks nobody holds one.
+        if !nvmed_sys::is_held(fd.as_fd()).unwrap_or(false) {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK);
+    }
+    Err(MediaError::Mapped { path: path.to_owned() })
+}
 
 /// The process that holds a `flock` on the file behind `fd`, as `name (pid N)`.
 pub(crate) fn of(fd: &OwnedFd) -> String {

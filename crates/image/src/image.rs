@@ -11,7 +11,7 @@ mod sync;
 
 pub use sync::{Owed, SyncCall};
 
-use crate::holder;
+use crate::holder::{self, check_maps};
 use crate::identity::Identity;
 use crate::span::{PAGE_BYTES, Span, check_size};
 use chunk::{CHUNK_BYTES, Chunk, chunks};
@@ -565,6 +565,13 @@ fn subsystem(device: u64) -> Option<String> {
     Some(link.to_str().ok()?.rsplit('/').next()?.to_owned())
 }
 
+impl AsFd for Image {
+    /// The file, open to be read and written.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 impl Drop for Image {
     fn drop(&mut self) {
         unlock(&self.fd);
@@ -580,7 +587,7 @@ fn unlock(fd: impl AsFd) {
 
 fn lock(fd: &OwnedFd, path: &str) -> Result<(), MediaError> {
     match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
+        Ok(()) => check_maps(fd, path),
         Err(Errno::WOULDBLOCK) => Err(MediaError::InUse { path: path.to_owned(), holder: holder::of(fd) }),
         Err(errno) => Err(MediaError::Open { path: path.to_owned(), errno, hint: "" }),
     }

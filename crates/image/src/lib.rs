@@ -15,6 +15,7 @@ mod span;
 
 pub use data::data_from;
 pub use error::MediaError;
+pub use holder::check_maps;
 pub use identity::{Identity, fnv};
 pub use image::{FileOptions, Flush, Image, ImageLock, Owed, Piece, SyncCall};
 pub use span::{PAGE_BYTES, Span, check_size};

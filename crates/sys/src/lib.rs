@@ -21,6 +21,8 @@ mod fork;
 #[allow(unsafe_code, reason = "a signal handler that maps memory")]
 mod guard;
 #[allow(unsafe_code, reason = "a system call that no library has a safe function for")]
+mod hold;
+#[allow(unsafe_code, reason = "a system call that no library has a safe function for")]
 mod io_class;
 #[allow(unsafe_code, reason = "raw memory lives here and in `access`")]
 mod mapping;
@@ -45,6 +47,7 @@ pub use clock::{TickClock, host_clock, monotonic_ns};
 pub use descriptor::{QUIET, QUIET_LEAST, QuietFd, forget_quiet, is_quiet, next_quiet};
 pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;
+pub use hold::{hold, is_held};
 pub use io_class::{IoClass, io_class_of, io_class_of_group, unset_io_class};
 pub use mapping::{HUGE_BYTES, Mapping, Pages};
 pub use nursery::Nursery;
