@@ -4,11 +4,14 @@ use crate::dirty::Dirty;
 use crate::error::NvmError;
 use crate::instructions::{self, WriteBack};
 use crate::ram::Ram;
-use nvmed_image::{FileOptions, Flush, Identity, Image, MediaError, Owed, Piece, Span, SyncCall, check_size};
+use nvmed_image::{
+    FileOptions, Flush, Identity, Image, MediaError, Owed, Piece, Span, SyncCall, check_maps, check_size,
+};
 use nvmed_nvme::Status;
-use nvmed_sys::Mapping;
-use nvmed_sys::sync::Arc;
-use rustix::fd::{AsFd, BorrowedFd};
+use nvmed_sys::sync::{Arc, OnceLock};
+use nvmed_sys::{Mapping, QuietFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fs::{Mode, OFlags};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -78,6 +81,8 @@ enum Bytes {
 /// The bytes of a medium.
 #[derive(Debug)]
 pub(crate) struct Medium {
+    /// For messages.
+    name: String,
     bytes: Bytes,
     flush: FlushTo,
     pub(crate) write_back: WriteBack,
@@ -85,6 +90,8 @@ pub(crate) struct Medium {
     dirty: Dirty,
     /// No fence has synced the whole file yet: what an earlier process stored and never fenced is in no note.
     inherited: AtomicBool,
+    /// The bytes as programs map them, to be read, and to be stored to; opened at the first use, none where that fails.
+    maps: [OnceLock<Option<Arc<QuietFd>>>; 2],
 }
 
 impl Medium {
@@ -95,6 +102,10 @@ impl Medium {
     pub(crate) fn open(options: MemoryOptions) -> Result<Self, NvmError> {
         let MemoryOptions { place, flush } = options;
         let write_back = WriteBack::of_processor();
+        let name = match &place {
+            Place::File { path, .. } | Place::Held { path, .. } => path.display().to_string(),
+            Place::Ram { .. } | Place::Mapped { .. } => "memory".to_owned(),
+        };
         let bytes = match place {
             Place::File { path, .. } if flush == FlushTo::Dax && !write_back.reaches_medium() => {
                 return Err(NvmError::Processor { path: path.display().to_string() });
@@ -123,7 +134,7 @@ impl Medium {
         let dirty =
             Dirty::new(size, GRANULE_BYTES).map_err(|errno| MediaError::Memory { bytes: size, errno })?;
         let inherited = AtomicBool::new(true);
-        Ok(Self { bytes, flush, write_back, dirty, inherited })
+        Ok(Self { name, bytes, flush, write_back, dirty, inherited, maps: Default::default() })
     }
 
     /// Size in bytes.
@@ -172,6 +183,47 @@ impl Medium {
         match &self.bytes {
             Bytes::File(image) => image.identity(),
             Bytes::Ram(_) => Identity::drawn(),
+        }
+    }
+
+    /// See [`crate::Memory::descriptor`].
+    pub(crate) fn descriptor(&self, write: bool) -> Option<Arc<QuietFd>> {
+        if matches!(&self.bytes, Bytes::File(image) if image.is_cut()) {
+            return None;
+        }
+        self.maps[usize::from(write)].get_or_init(|| self.open_again(write).map(Arc::new)).clone()
+    }
+
+    /// A description of its own, which lives as long as some process has a mapping of it.
+    fn open_again(&self, write: bool) -> Option<QuietFd> {
+        let fd = match &self.bytes {
+            Bytes::File(image) => image.as_fd(),
+            Bytes::Ram(ram) => ram.stores.backing().filter(|(_, offset)| *offset == 0)?.0,
+        };
+        let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let again = rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        // Nobody else opens it while a mapping is left, also of a child that outlives this process.
+        nvmed_sys::hold(&again).ok()?;
+        Some(QuietFd::new(again))
+    }
+
+    /// See [`crate::Memory::check_maps`].
+    pub(crate) fn check_maps(&self) -> Result<(), NvmError> {
+        match &self.bytes {
+            Bytes::File(image) => Ok(check_maps(image.as_fd(), &self.name)?),
+            Bytes::Ram(ram) => match ram.stores.backing() {
+                Some((fd, _)) => Ok(check_maps(fd, &self.name)?),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// See [`crate::Memory::note_mapped`].
+    pub(crate) fn note_mapped(&self, span: Span) {
+        if self.flush != FlushTo::Process && self.is_file() {
+            instructions::drain();
+            self.dirty.mark(span);
         }
     }
 

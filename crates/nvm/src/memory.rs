@@ -9,7 +9,7 @@ use nvmed_image::{Identity, Piece, Span};
 use nvmed_mutant::Mutant;
 use nvmed_nvme::Status;
 use nvmed_sys::sync::{Arc, OnceLock};
-use nvmed_sys::{Mapping, door};
+use nvmed_sys::{Mapping, QuietFd, door};
 use rustix::fd::BorrowedFd;
 use std::cell::Cell;
 
@@ -154,6 +154,40 @@ impl Memory {
         Ok(Pinned { memory, buffer: self.buffer.as_deref(), span })
     }
 
+    /// The descriptor by which programs map the bytes of the medium, each at its own offset: open only to be read, or,
+    /// to `write`, to be stored to as well. Whoever maps a range allocates it first ([`Memory::allocate`]), and says
+    /// before a fence what may have been stored so ([`Memory::note_mapped`]). None where the bytes are not mapped: a
+    /// medium behind a buffer, one that is cut short or recorded, a simulator's, and where the host does not open it.
+    #[must_use]
+    pub fn descriptor(&self, write: bool) -> Option<Arc<QuietFd>> {
+        if self.buffer.is_some() || self.record.get().is_some() {
+            return None;
+        }
+        self.medium.descriptor(write)
+    }
+
+    /// Whether a process that an earlier user of the medium has forked still has bytes of it mapped, for whoever is
+    /// about to give them to others.
+    ///
+    /// # Errors
+    /// [`NvmError::Media`]: one has, also after some time.
+    pub fn check_maps(&self) -> Result<(), NvmError> {
+        self.medium.check_maps()
+    }
+
+    /// Sees that the host has memory for a range, so that a store to it by a mapping is not refused for that.
+    ///
+    /// # Errors
+    /// [`Status::CAPACITY_EXCEEDED`]: the host has none. The file was cut short.
+    pub fn allocate(&self, at: u64, bytes: u64) -> Result<(), Status> {
+        self.medium.allocate(self.inside_of(at, bytes))
+    }
+
+    /// A range may have been stored to by mappings of [`Memory::descriptor`]: the next fence covers what was.
+    pub fn note_mapped(&self, at: u64, bytes: u64) {
+        self.medium.note_mapped(self.inside_of(at, bytes));
+    }
+
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -216,6 +250,11 @@ impl Memory {
         let inside = at.checked_add(bytes as u64).is_some_and(|end| end <= self.bytes());
         assert!(inside, "{bytes} bytes at {at} of a medium of {} bytes", self.bytes());
         Span::new(at, bytes)
+    }
+
+    /// As [`Memory::inside`], of a length in the medium.
+    fn inside_of(&self, at: u64, bytes: u64) -> Span {
+        self.inside(at, usize::try_from(bytes).expect("a range of memory has a length of memory"))
     }
 
     /// Copies `into.len()` bytes at `at` out.
@@ -437,7 +476,7 @@ impl Memory {
     /// # Errors
     /// As [`Memory::store`].
     pub fn zero(&self, at: u64, bytes: u64, release: bool) -> Result<(), Status> {
-        let span = self.inside(at, usize::try_from(bytes).expect("a range of memory has a length of memory"));
+        let span = self.inside_of(at, bytes);
         self.note(|| What::Zero { at, bytes });
         match &self.buffer {
             None => self.medium.zero(span, release),

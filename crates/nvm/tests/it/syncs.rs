@@ -166,3 +166,33 @@ fn a_sync_that_failed_fails_every_fence_from_then_on() {
         assert!(memory.fence().is_err());
     });
 }
+
+/// What programs stored by mappings of their own is in no note until somebody says so.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_fence_syncs_what_mappings_may_have_stored() {
+    counting(|| {
+        for (flush, synced) in [(FlushTo::Host, &[Some(GRANULE)][..]), (FlushTo::Process, &[])] {
+            let scratch = Scratch::new();
+            let memory = Memory::open(file(&scratch.image(), Some(BYTES), flush)).expect("a file");
+            memory.allocate(2 << 20, 4096).expect("room");
+            memory.fence().expect("a fence");
+            drop(counted::take());
+            let stored = memory.descriptor(true).expect("a descriptor to store by");
+            assert_eq!(rustix::io::pwrite(&*stored, b"by a mapping", 2 << 20), Ok(12));
+            let read = memory.descriptor(false).expect("a descriptor to read by");
+            assert!(rustix::io::pwrite(&*read, b"x", 2 << 20).is_err(), "nobody stores by it");
+            let mut found = [0; 12];
+            memory.read(2 << 20, &mut found).expect("bytes");
+            assert_eq!(&found, b"by a mapping");
+            memory.note_mapped(2 << 20, 4096);
+            memory.fence().expect("a fence");
+            assert_eq!(counted::take(), synced);
+            // The descriptors go with the memory.
+            assert!(memory.check_maps().is_err(), "others may have it mapped");
+            drop((memory, stored, read));
+            let memory = Memory::open(file(&scratch.image(), None, flush)).expect("a file");
+            memory.check_maps().expect("nobody has it mapped");
+        }
+    });
+}
