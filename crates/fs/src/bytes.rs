@@ -115,6 +115,31 @@ pub(crate) trait Placement: Sized {
     /// What could not be written, which stays to be.
     fn settle(&self, inode: &Arc<Inode>, range: Range<ByteOffset>, how: Data) -> Result<(), FsError>;
 
+    /// Before a file grows from one end to another: there is room for what programs may store between them by
+    /// mappings that show the file where it lies.
+    ///
+    /// # Errors
+    /// As for a write.
+    fn make_room(
+        &self,
+        _grow: &Growing<'_>,
+        _inode: &Arc<Inode>,
+        _range: Range<ByteOffset>,
+    ) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    /// Mappings that show the file where it lies show a range as it is now, where the file is about to end at `end`:
+    /// nobody is told of the end before.
+    fn show_maps(
+        &self,
+        _grow: &Growing<'_>,
+        _inode: &Arc<Inode>,
+        _range: Range<ByteOffset>,
+        _end: ByteOffset,
+    ) {
+    }
+
     /// How many files programs may store into.
     fn maps_written(&self) -> &AtomicU32;
 
@@ -240,6 +265,7 @@ pub(crate) trait Bytes: Placement {
         let end = inode.end();
         if offset > end {
             self.clean_tail(grow, inode, end)?;
+            self.make_room(grow, inode, end..offset)?;
         }
         let (done, failed) = match self.write(grow, inode, from, offset) {
             Ok(()) => (from.len(), None),
@@ -249,6 +275,7 @@ pub(crate) trait Bytes: Placement {
         assert!(done < bytes || failed.is_none(), "a write of {bytes} bytes failed after {done}");
         if done > 0 {
             inode.data.write_mapped(&from[..done], offset)?;
+            self.show_maps(grow, inode, offset.min(end)..offset + done as u64, end.max(offset + done as u64));
             if offset + done as u64 > end {
                 self.grown(inode, offset + done as u64);
             }
@@ -283,6 +310,8 @@ pub(crate) trait Bytes: Placement {
     ) -> Result<(), FsError> {
         self.clean_tail(grow, inode, zeroes.start)?;
         inode.data.resize_mapped(zeroes.end)?;
+        self.make_room(grow, inode, zeroes.clone())?;
+        self.show_maps(grow, inode, zeroes.clone(), zeroes.end);
         self.lengthened(grow, inode, zeroes.end)
     }
 

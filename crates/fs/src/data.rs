@@ -9,9 +9,11 @@ use crate::filesystem::FileSystem;
 use crate::flight::{DirectIo, Wish};
 use crate::in_place::location::Location;
 use crate::map::MappedFile;
+use crate::mapper::{MapPiece, Mapped};
 use crate::options::Durability;
 use crate::status::{Allocate, OpenFlags};
 use core::any::Any;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_io::{Handle, Operation, Segment};
 use nvmed_layout::FileType;
@@ -316,6 +318,33 @@ impl File {
     pub fn map(&self, write: bool) -> Result<MappedFile, FsError> {
         self.check_map(write)?;
         self.core.placed.map(&self.inode, write).map(|fd| MappedFile { fd })
+    }
+
+    /// As [`File::map`], of a range in bytes that the caller maps by pages: in place, where the mount has somebody who
+    /// maps ([`FileSystem::map_in_place_by`]) and the range lies in memory that can be mapped. The caller asks
+    /// [`File::lay_out`] then what to map where, and the one who maps is told what changes until [`File::unmap`].
+    ///
+    /// # Errors
+    /// As [`File::map`]. [`FsError::NoSpace`], [`FsError::Quota`], and `ENOMEM` for a range in too many pieces, while
+    /// another range is mapped in place.
+    pub fn map_range(&self, write: bool, range: Range<u64>) -> Result<Mapped, FsError> {
+        self.check_map(write)?;
+        self.core.placed.map_range(&self.inode, write, ByteOffset(range.start)..ByteOffset(range.end))
+    }
+
+    /// Tells where the pages of a range lie, in order, of a file that [`File::map_range`] has mapped in place; nobody
+    /// changes that until this returns. With `write` holes have blocks first. `tell` makes no call of the file system.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`], [`FsError::Quota`]; the store's.
+    pub fn lay_out(
+        &self,
+        write: bool,
+        range: Range<u64>,
+        tell: &mut dyn FnMut(&MapPiece),
+    ) -> Result<(), FsError> {
+        let range = ByteOffset(range.start)..ByteOffset(range.end);
+        self.core.placed.lay_out(&self.inode, write, range, tell)
     }
 
     fn check_map(&self, write: bool) -> Result<(), FsError> {

@@ -20,6 +20,53 @@ pub(crate) struct Map {
     pub(crate) writers: u32,
 }
 
+/// Mappings of a file that show where it lies ([`crate::Mapper`]); all of them change under [`Growing`].
+#[derive(Default)]
+pub(crate) struct MapsInPlace {
+    readers: AtomicU32,
+    writers: AtomicU32,
+    /// Blocks behind the end that some of them may have shown are the file's until the last of them is gone.
+    hides: AtomicBool,
+}
+
+impl MapsInPlace {
+    fn of(&self, write: bool) -> &AtomicU32 {
+        if write { &self.writers } else { &self.readers }
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        self.readers.load(Ordering::SeqCst) != 0 || self.is_written()
+    }
+
+    /// Whether programs may store by some of them.
+    #[inline]
+    pub(crate) fn is_written(&self) -> bool {
+        self.writers.load(Ordering::SeqCst) != 0
+    }
+
+    pub(crate) fn begin(&self, write: bool, _grow: &Growing<'_>) {
+        self.of(write).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// One fewer; whether there was one.
+    pub(crate) fn end(&self, write: bool, _grow: &Growing<'_>) -> bool {
+        let fewer = |count: u32| count.checked_sub(1);
+        self.of(write).fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_ok()
+    }
+
+    /// Blocks behind the end were left to the file.
+    pub(crate) fn hide(&self, _grow: &Growing<'_>) {
+        self.hides.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether blocks behind the end can go now, which is said once.
+    pub(crate) fn reveal(&self, _grow: &Growing<'_>) -> bool {
+        !self.is_any() && self.hides.swap(false, Ordering::SeqCst)
+    }
+}
+
 /// The right to change the size of a file, and to give a page of it its first block or promise.
 pub(crate) struct Growing<'a> {
     file: &'a FileData,
@@ -179,6 +226,8 @@ pub(crate) struct FileData {
     /// Whether they may store into it: reads come from the mapping then.
     pub(crate) map_written: AtomicBool,
     map: Mutex<Option<Box<Map>>>,
+    /// Mappings that show the file where it lies; then there is none of its memory.
+    pub(crate) in_place: MapsInPlace,
     /// Transfers past the cache that are under way; they begin under `io`.
     pub(crate) flights: Flights,
     /// Urgent callers that wait for the right to its pages and blocks.
@@ -213,6 +262,7 @@ impl FileData {
             mapped: AtomicBool::new(false),
             map_written: AtomicBool::new(false),
             map: Mutex::new(None),
+            in_place: MapsInPlace::default(),
             flights: Flights::default(),
             wanted: AtomicU32::new(0),
             told: AtomicU64::new(0),

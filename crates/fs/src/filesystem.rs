@@ -7,6 +7,7 @@ use crate::health::Trouble;
 use crate::inode::Inode;
 use crate::listing;
 use crate::lock::LockOwner;
+use crate::mapper::Mapper;
 use crate::namespace::Recipe;
 use crate::object::Object;
 use crate::resolve::Last;
@@ -169,6 +170,12 @@ impl FileSystem {
             }
         }
         Ok(())
+    }
+
+    /// Has files be mapped where they lie, by [`File::map_range`], where the mount is on memory that keeps its bytes.
+    /// Who maps them is told of changes from then on; the first one counts.
+    pub fn map_in_place_by(&self, mapper: Arc<dyn Mapper>) {
+        self.core.placed.shown_by(mapper);
     }
 
     /// Makes everything durable that was done before the call.

@@ -77,7 +77,18 @@ pub(crate) trait Mappings: Bytes {
     /// # Errors
     /// The host's; what reading the file answers.
     fn map(&self, inode: &Arc<Inode>, write: bool) -> Result<Arc<QuietFd>, FsError> {
-        let _grow = inode.data.grow();
+        self.map_held(&inode.data.grow(), inode, write)
+    }
+
+    /// As [`Mappings::map`], by who holds `grow`.
+    ///
+    /// # Errors
+    /// [`FsError::Busy`] while the file is mapped where it lies.
+    fn map_held(&self, grow: &Growing<'_>, inode: &Arc<Inode>, write: bool) -> Result<Arc<QuietFd>, FsError> {
+        assert!(grow.is_of(&inode.data), "inode {} is mapped under another's lock", inode.ino);
+        if inode.data.in_place.is_any() {
+            return Err(FsError::Busy);
+        }
         let mut map = inode.data.map();
         if map.is_none() {
             // From here on no write is only a copy; one that began before looks again when it is done.

@@ -11,7 +11,8 @@ use crate::flight::{DirectIo, Wish};
 use crate::in_place::InPlace;
 use crate::in_place::location::Location;
 use crate::inode::{Inode, InodeTable};
-use crate::map::Mappings;
+use crate::map::{MappedFile, Mappings};
+use crate::mapper::{MapPiece, Mapped, Mapper};
 use crate::memory::SizeLeft;
 use crate::pages::Pages;
 use crate::status::Allocate;
@@ -132,7 +133,51 @@ impl Placed {
     }
 
     pub(crate) fn unmap(&self, inode: &Arc<Inode>, write: bool) -> Result<(), FsError> {
-        ask!(self, placement => placement.unmap(inode, write))
+        match self {
+            Self::InPlace(place) if inode.data.in_place.is_any() => place.unmap_in_place(inode, write),
+            Self::InPlace(place) => place.unmap(inode, write),
+            Self::Pages(pages) => pages.unmap(inode, write),
+        }
+    }
+
+    /// Maps a range where it lies, if that can be, else as memory of the file.
+    ///
+    /// # Errors
+    /// As [`crate::File::map_range`].
+    pub(crate) fn map_range(
+        &self,
+        inode: &Arc<Inode>,
+        write: bool,
+        range: Range<ByteOffset>,
+    ) -> Result<Mapped, FsError> {
+        match self {
+            Self::Pages(pages) => pages.map(inode, write).map(|fd| Mapped::Memory(MappedFile { fd })),
+            Self::InPlace(place) => place.map_range(inode, write, range),
+        }
+    }
+
+    /// Tells where a range lies, while nobody changes it.
+    ///
+    /// # Errors
+    /// As [`crate::File::lay_out`].
+    pub(crate) fn lay_out(
+        &self,
+        inode: &Arc<Inode>,
+        write: bool,
+        range: Range<ByteOffset>,
+        tell: &mut dyn FnMut(&MapPiece),
+    ) -> Result<(), FsError> {
+        match self {
+            Self::Pages(_) => Err(FsError::NotSupported),
+            Self::InPlace(place) => place.lay_out(inode, write, range, tell),
+        }
+    }
+
+    /// Who shows files where they lie; the first one counts.
+    pub(crate) fn shown_by(&self, mapper: Arc<dyn Mapper>) {
+        if let Self::InPlace(place) = self {
+            place.shown_by(mapper);
+        }
     }
 
     pub(crate) fn gather_mapped(&self, inode: &Arc<Inode>, range: Range<ByteOffset>) -> Result<(), FsError> {

@@ -2,11 +2,12 @@
 //!
 //! In: byte ranges. Out: copies from and to blocks, stores that are settled, changes of extents and sizes. What has a
 //! block is copied in `placement`; first blocks are in `write`, what takes blocks away in `resize`, what a death left
-//! in `restore`.
+//! in `restore`, what programs map in `maps`.
 //! Invariants: who copies from or to a block holds the file's extents, so that nobody takes it away meanwhile; all
 //! bytes between the recorded size and the size were stored, in blocks that are recorded or in `fresh` ones.
 
 pub(crate) mod location;
+mod maps;
 mod placement;
 mod record;
 mod resize;
@@ -19,6 +20,7 @@ use crate::extent::BlockMapping;
 use crate::flight::DIRECT_ALIGN_MIN;
 use crate::in_place::stripes::{STRIPE_BYTES, Stripes};
 use crate::inode::Inode;
+use crate::mapper::Mapper;
 use crate::memory::Memory;
 use crate::metadata::Metadata;
 use crate::options::{INLINE_BYTES_MAX, MountOptions};
@@ -27,7 +29,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_io::{Device, DeviceError, IoError, Operation};
 use nvmed_layout::FileType;
 use nvmed_nvme::Status;
-use nvmed_sys::sync::Arc;
+use nvmed_sys::sync::{Arc, OnceLock};
 use nvmed_units::{BLOCK_BYTES, Block, ByteOffset, Lba, Page};
 
 /// The bytes of files of a mount, on its medium.
@@ -42,6 +44,10 @@ pub(crate) struct InPlace {
     inline_bytes: u64,
     /// Inodes that programs may store into.
     maps_written: AtomicU32,
+    /// Mappings in place that programs may store by.
+    stored_to: AtomicU32,
+    /// Who shows files where they lie.
+    mapper: OnceLock<Arc<dyn Mapper>>,
     lba_bytes: u32,
 }
 
@@ -67,6 +73,8 @@ impl InPlace {
             stored: AtomicBool::new(false),
             inline_bytes: u64::from(options.inline_bytes.min(INLINE_BYTES_MAX)),
             maps_written: AtomicU32::new(0),
+            stored_to: AtomicU32::new(0),
+            mapper: OnceLock::new(),
             lba_bytes: device.geometry().lba_bytes,
         }
     }

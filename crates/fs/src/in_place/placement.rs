@@ -145,9 +145,26 @@ impl Placement for InPlace {
 
     fn settle(&self, inode: &Arc<Inode>, range: Range<ByteOffset>, _how: Data) -> Result<(), FsError> {
         self.gather_mapped(inode, range)?;
+        self.note_maps(inode)?;
         self.record(inode)?;
         self.draw_ticket(inode);
         Ok(())
+    }
+
+    fn make_room(
+        &self,
+        grow: &Growing<'_>,
+        inode: &Arc<Inode>,
+        range: Range<ByteOffset>,
+    ) -> Result<(), FsError> {
+        if inode.data.in_place.is_written() { self.fill_below_maps(grow, inode, &range) } else { Ok(()) }
+    }
+
+    fn show_maps(&self, grow: &Growing<'_>, inode: &Arc<Inode>, range: Range<ByteOffset>, end: ByteOffset) {
+        assert!(grow.is_of(&inode.data), "inode {} is shown under another's lock", inode.ino);
+        if inode.data.in_place.is_any() {
+            self.show_changed(inode, range.start.page()..range.end.page_end(), end);
+        }
     }
 
     fn maps_written(&self) -> &AtomicU32 {

@@ -135,6 +135,7 @@ impl InPlace {
         }
         if inode.kind == FileType::File {
             self.gather_mapped(inode, ByteOffset::ALL)?;
+            self.note_maps(inode)?;
             self.record(inode)?;
             self.draw_ticket(inode);
             inode.synced.store(true, Ordering::Relaxed);
@@ -160,8 +161,8 @@ impl InPlace {
 
     pub(crate) fn write_back_due(&self, due: &dyn Fn(i64) -> bool) -> Result<(), FsError> {
         self.meta.grow_if_low();
+        let mut result = self.note_all_maps(&self.meta.inodes);
         self.draw_ticket_of_all();
-        let mut result = Ok(());
         let mut listed = self.unrecorded.len();
         while listed > 0
             && let Some(file) = self.unrecorded.unlist(due)

@@ -31,17 +31,26 @@ impl InPlace {
         let quiet = inode.data.quiet();
         self.meta.drop_prealloc(inode);
         inode.data.resize_mapped(end)?;
+        let is_shown = inode.data.in_place.is_any();
+        if is_shown {
+            // Blocks that no record tells of would go at once.
+            self.record_up_to(&quiet, inode, before)?;
+        }
         if before > end {
             self.set_size(inode, end);
         }
-        let removed = self.meta.remove_blocks(inode, end.page_end()..Page::END, Some(end));
+        let removed = if is_shown {
+            self.hide_behind(grow, inode, (before, end))
+        } else {
+            self.meta.remove_blocks(inode, end.page_end()..Page::END, Some(end))
+        };
         if removed.is_err() {
             self.set_size(inode, before);
         } else {
             self.drop_fresh(&quiet, inode, end.page_end());
             let recorded = inode.lock().record().size;
             self.unrecorded.size_recorded(inode, recorded);
-            if end == ByteOffset::FIRST && inode.blocks() == 0 {
+            if end == ByteOffset::FIRST && inode.blocks() == 0 && !is_shown {
                 // A new file: it may lie in its record again.
                 inode.data.residence.admit(grow);
             }
@@ -65,6 +74,9 @@ impl Allocation for InPlace {
 
     fn take_away(&self, grow: &Growing<'_>, inode: &Arc<Inode>, pages: Range<Page>) -> Result<(), FsError> {
         assert!(grow.is_of(&inode.data), "inode {} loses blocks under another's lock", inode.ino);
+        if inode.data.in_place.is_any() {
+            return self.blank(inode, pages);
+        }
         let _quiet = inode.data.quiet();
         self.meta.remove_blocks(inode, pages, None)
     }

@@ -16,6 +16,9 @@ use nvmed_units::{ByteOffset, Page};
 /// Extents changed in one batch, which has a limit.
 const STEP_EXTENTS: usize = 64;
 
+/// What a batch changes in the extents of a range.
+type Step<'a> = dyn Fn(&mut Change<'_>, &mut Extents, Range<Page>) -> Result<(), FsError> + 'a;
+
 impl Metadata {
     /// Lets `use_them` work on the extents of an inode, whose state the caller has locked.
     ///
@@ -173,16 +176,42 @@ impl Metadata {
         pages: Range<Page>,
         file_end: Option<ByteOffset>,
     ) -> Result<(), FsError> {
+        self.in_steps(inode, pages, file_end, &|change, extents, pages| {
+            let mut freed = Ok(());
+            extents.cut(pages, |piece| {
+                freed =
+                    core::mem::replace(&mut freed, Ok(())).and_then(|()| change.free_run((&piece).into()));
+            });
+            freed
+        })
+    }
+
+    /// As [`Metadata::remove_blocks`] behind a new end, of a file whose blocks programs may still see: they stay the
+    /// file's, and hold zeroes.
+    ///
+    /// # Errors
+    /// As [`Metadata::remove_blocks`].
+    pub(crate) fn hide_blocks(&self, inode: &Arc<Inode>, end: ByteOffset) -> Result<(), FsError> {
+        self.in_steps(inode, end.page_end()..Page::END, Some(end), &|_, extents, pages| {
+            extents.mark(pages, true);
+            Ok(())
+        })
+    }
+
+    /// Changes the extents of a range by `step`, the last first, in as many batches as that needs.
+    fn in_steps(
+        &self,
+        inode: &Arc<Inode>,
+        pages: Range<Page>,
+        file_end: Option<ByteOffset>,
+        step: &Step<'_>,
+    ) -> Result<(), FsError> {
         let mut end = pages.end;
         loop {
             let mut start = pages.start;
             let done = self.edit(inode, 0, |change, extents, record| {
                 start = step_start(extents, pages.start..end);
-                let mut freed = Ok(());
-                extents.cut(start..end, |piece| {
-                    freed = core::mem::replace(&mut freed, Ok(()))
-                        .and_then(|()| change.free_run((&piece).into()));
-                });
+                let stepped = step(change, extents, start..end);
                 if let Some(file_end) = file_end {
                     // Between two steps the file ends where its blocks do.
                     let reached = if start > pages.start { start.start() } else { ByteOffset::FIRST };
@@ -193,7 +222,7 @@ impl Metadata {
                     record,
                     file_end.unwrap_or(if first_goes { ByteOffset::FIRST } else { Page(1).start() }),
                 );
-                freed
+                stepped
             });
             done?;
             if start <= pages.start {

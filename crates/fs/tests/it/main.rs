@@ -10,6 +10,7 @@ mod growth;
 mod health;
 mod in_place;
 mod many;
+mod maps_in_place;
 mod names;
 mod namespace;
 mod refusals;
