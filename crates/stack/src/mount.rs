@@ -77,6 +77,12 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
     let stamps = surroundings.stamps.as_deref().map(join_stamps).transpose()?;
     let spec = run.as_ref().map_or_else(|| config.device.clone(), |run| run.device(&config.device));
     let opened = open_recorded_device(&spec, Open::Existing { locked_by_run }, stamps.as_ref())?;
+    if let Some(bytes) = &opened.bytes
+        && let Err(error) = bytes.check_maps()
+    {
+        let _ = opened.device.shutdown();
+        return Err(StackError::Nvm { error });
+    }
     let files = mount_on(&opened, config, run.as_ref()).inspect_err(|_| {
         // What is wrong with the file system is the error that counts.
         let _ = opened.device.shutdown();

@@ -1,8 +1,11 @@
-//! mmap of files of ours: the kernel maps the file system's per-inode memfd, and we remember where. A small piece that
-//! is mapped privately is a copy in the program's own memory, which no table lists.
+//! mmap of files of ours: the kernel maps the file system's per-inode memfd, or the medium where the file lies
+//! (`in_place`), and we remember where. A small piece that is mapped privately is a copy in the program's own memory,
+//! which no table lists.
 //!
-//! Nothing is allocated under this module's lock: allocators call munmap.
+//! Nothing is allocated under this module's lock: allocators call munmap. What the kernel has at an address of ours
+//! changes under it alone.
 
+use crate::calls::in_place::{self, Move, Wish};
 use crate::edge::{Answer, fail, guard, host, reply};
 use crate::find::backend::{File, Mapped};
 use crate::find::table;
@@ -11,13 +14,15 @@ use crate::process::fence;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{off_t, size_t};
-use nvmed_fs::FileType;
+use nvmed_fs::{FileType, FsError};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Mapped pieces at once: the kernel's own default limit (`vm.max_map_count`).
 const RANGES_MAX: usize = 65_530;
-const PAGE_BYTES: usize = 4096;
+/// Ranges that one call may split, at its two ends.
+const SPLIT: usize = 2;
+pub(super) const PAGE_BYTES: usize = 4096;
 /// What a process can do with memory; `PROT_SEM` means nothing on this machine, and is taken.
 const PROTECTIONS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | PROT_SEM;
 const PROT_SEM: c_int = 8;
@@ -29,18 +34,31 @@ const ADDRESSES: usize = 1 << 47;
 const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// One mmap call's hold on a file.
-struct Backing {
-    file: File,
-    mapped: Mapped,
-    shared: bool,
-    write: bool,
+pub(super) struct Backing {
+    pub(super) file: File,
+    pub(super) ino: u64,
+    pub(super) mapped: Mapped,
+    pub(super) shared: bool,
+    pub(super) write: bool,
 }
 
 impl Backing {
-    fn new(file: &File, shared: bool, write: bool) -> Answer<Arc<Self>> {
+    /// Holds a range of a file, in bytes, which is to be `executable` or not.
+    fn new(
+        file: &File,
+        shared: bool,
+        write: bool,
+        range: core::ops::Range<u64>,
+        executable: bool,
+    ) -> Answer<Arc<Self>> {
         let _making = making();
-        let mapped = file.map(write)?;
-        Ok(Arc::new(Self { file: file.clone(), mapped, shared, write }))
+        // Where the medium lies nothing may be executed from, perhaps.
+        let memory = if executable { file.map(write) } else { Err(FsError::Busy) };
+        let mapped = match memory {
+            Err(FsError::Busy) => file.map_range(write, range)?,
+            memory => memory?,
+        };
+        Ok(Arc::new(Self { file: file.clone(), ino: file.node().ino(), mapped, shared, write }))
     }
 }
 
@@ -53,11 +71,25 @@ impl Drop for Backing {
 
 /// Pages of the program's that are a file's.
 pub(crate) struct Range {
-    start: usize,
-    end: usize,
+    pub(super) start: usize,
+    pub(super) end: usize,
     /// File offset of `start`.
-    offset: u64,
-    backing: Arc<Backing>,
+    pub(super) offset: u64,
+    pub(super) backing: Arc<Backing>,
+    /// As the program has asked for it last; of what is mapped in place.
+    pub(super) protection: c_int,
+    /// The program may have stored to pages of its own: privately mapped in place, and writable at some time.
+    pub(super) own_pages: bool,
+    /// The kernel has it no more, and [`sweep`] drops it.
+    pub(super) gone: bool,
+}
+
+impl Range {
+    /// The part between two addresses in it.
+    fn part(&self, start: usize, end: usize) -> Self {
+        let offset = self.offset + (start - self.start) as u64;
+        Self { start, end, offset, backing: Arc::clone(&self.backing), ..*self }
+    }
 }
 
 static RANGES: Mutex<Vec<Range>> = Mutex::new(Vec::new());
@@ -81,13 +113,18 @@ pub(crate) fn making() -> MutexGuard<'static, ()> {
 
 /// The files of all mappings; none is added while the caller holds [`making`].
 pub(crate) fn files() -> Vec<File> {
+    backings().iter().map(|backing| backing.file.clone()).collect()
+}
+
+/// As [`files`]: the holds on them.
+pub(super) fn backings() -> Vec<Arc<Backing>> {
     let mut backings: Vec<Arc<Backing>> = Vec::with_capacity(COUNT.load(Ordering::Acquire) + 2);
     let ranges = ranges();
     // A range that is cut in the middle has become two; room for more would have to be allocated.
     let room = backings.capacity();
     backings.extend(ranges.iter().take(room).map(|range| Arc::clone(&range.backing)));
     drop(ranges);
-    backings.iter().map(|backing| backing.file.clone()).collect()
+    backings
 }
 
 /// Whether calls on addresses need to look for ranges of ours.
@@ -96,51 +133,109 @@ fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0 && !fence::is_child()
 }
 
-/// Remembers a range.
-fn add(range: Range) -> Answer<()> {
-    let mut ranges = ranges();
+/// Remembers a range. Others where it is are gone then, which [`sweep`] drops once the kernel has mapped it.
+pub(super) fn add(range: Range) -> Answer<()> {
+    // What is refused is dropped without the lock, since that makes calls.
+    let refused = push(&mut ranges(), range);
+    if refused.is_some() { fail(libc::ENOMEM) } else { Ok(()) }
+}
+
+/// Adds a range, or answers it where there is no room for it and for splitting others.
+fn push(ranges: &mut Vec<Range>, range: Range) -> Option<Range> {
     if ranges.capacity() == 0 {
         // Untouched pages of it cost nothing.
         ranges.reserve_exact(RANGES_MAX);
     }
-    if ranges.len() == ranges.capacity() {
-        return fail(libc::ENOMEM);
+    if ranges.len() + SPLIT >= ranges.capacity() {
+        return Some(range);
     }
+    retire(ranges, range.start, range.end);
     ranges.push(range);
     COUNT.store(ranges.len(), Ordering::Release);
-    Ok(())
+    None
+}
+
+/// Makes a call that takes away what the kernel has from `start` on, or from where it answers, and forgets what of ours
+/// that was.
+///
+/// # Errors
+/// The call's; nothing is forgotten then.
+pub(super) fn taking(start: usize, len: usize, call: impl FnOnce() -> isize) -> Answer {
+    let answer = {
+        let mut ranges = ranges();
+        let answer = call();
+        if answer >= 0 {
+            retire(&mut ranges, start, start.saturating_add(pages(len)));
+        }
+        answer
+    };
+    sweep();
+    host(answer)
+}
+
+/// Splits ranges at two addresses, and has `change` change those between.
+fn between(ranges: &mut Vec<Range>, start: usize, end: usize, mut change: impl FnMut(&mut Range)) {
+    for index in 0..ranges.len() {
+        let range = &mut ranges[index];
+        if range.gone || range.end <= start || end <= range.start {
+            continue;
+        }
+        let (from, to) = (range.start.max(start), range.end.min(end));
+        let outside = [(range.start, from), (to, range.end)]
+            .map(|(low, high)| (low < high).then(|| range.part(low, high)));
+        range.offset += (from - range.start) as u64;
+        (range.start, range.end) = (from, to);
+        change(range);
+        for part in outside.into_iter().flatten() {
+            if ranges.len() < ranges.capacity() {
+                ranges.push(part);
+            } else {
+                // Its pages stay mapped, and are no longer written back by address; it holds its file for good.
+                core::mem::forget(part);
+            }
+        }
+    }
+    COUNT.store(ranges.len(), Ordering::Release);
+}
+
+/// The kernel has taken away what lay between two addresses.
+fn retire(ranges: &mut Vec<Range>, start: usize, end: usize) {
+    between(ranges, start, end, |range| range.gone = true);
+}
+
+/// Drops what is gone: each range without the lock, since its file may be written back.
+pub(super) fn sweep() {
+    loop {
+        let gone = {
+            let mut ranges = ranges();
+            let gone = ranges.iter().position(|range| range.gone).map(|index| ranges.swap_remove(index));
+            COUNT.store(ranges.len(), Ordering::Release);
+            gone
+        };
+        if gone.is_none() {
+            return;
+        }
+        in_place::release();
+    }
 }
 
 /// Forgets what lies between two addresses, and answers one piece of it; `None` when there is no more.
 fn cut(start: usize, end: usize) -> Option<Range> {
     let mut ranges = ranges();
-    let index = ranges.iter().position(|range| range.start < end && start < range.end)?;
+    let index = ranges.iter().position(|range| !range.gone && range.start < end && start < range.end)?;
     let whole = ranges.swap_remove(index);
-    let piece = |from: usize, to: usize| Range {
-        start: from,
-        end: to,
-        offset: whole.offset + (from - whole.start) as u64,
-        backing: Arc::clone(&whole.backing),
-    };
     // One range less, at most two more: past the limit, the tail's pages stay mapped and are only no
     // longer written back by address.
     for (from, to) in [(whole.start, start), (end, whole.end)] {
         if from < to && ranges.len() < ranges.capacity() {
-            ranges.push(piece(from, to));
+            ranges.push(whole.part(from, to));
         }
     }
     COUNT.store(ranges.len(), Ordering::Release);
-    Some(piece(start.max(whole.start), end.min(whole.end)))
+    Some(whole.part(start.max(whole.start), end.min(whole.end)))
 }
 
-fn forget(start: usize, len: usize) {
-    // Each piece is dropped, and so written back, without the lock.
-    while let Some(piece) = cut(start, start.saturating_add(pages(len))) {
-        drop(piece);
-    }
-}
-
-fn pages(len: usize) -> usize {
+pub(super) fn pages(len: usize) -> usize {
     len.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
 }
 
@@ -219,23 +314,38 @@ fn map_ours(
         && limit::limit().is_none()
         && let Ok(copy) = copy(file, at_bytes, pages(len))
     {
-        let start = host(sys!(SYS_mmap, place, len, protection, flags, copy.as_raw_fd(), 0usize))?;
-        if flags & libc::MAP_FIXED != 0 && any() {
-            forget(start as usize, len);
+        return placed(place, len, flags, || {
+            sys!(SYS_mmap, place, len, protection, flags, copy.as_raw_fd(), 0usize)
+        });
+    }
+    let bytes = at_bytes..at_bytes.saturating_add(pages(len) as u64);
+    let backing = Backing::new(file, shared, write, bytes, protection & libc::PROT_EXEC != 0)?;
+    let memory = match &backing.mapped {
+        Mapped::Memory(memory) => memory.as_raw_fd(),
+        Mapped::InPlace(_) => {
+            return in_place::map(backing, &Wish { place, len, protection, flags, at: at_bytes });
         }
-        return Ok(start);
-    }
-    let backing = Backing::new(file, shared, write)?;
-    let memory = backing.mapped.0.as_raw_fd();
-    let start = host(sys!(SYS_mmap, place, len, protection, flags, memory, at))?;
-    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
-        forget(start as usize, len);
-    }
-    let range = Range { start: start as usize, end: start as usize + pages(len), offset: at_bytes, backing };
-    add(range).inspect_err(|_| {
+    };
+    let start = placed(place, len, flags, || sys!(SYS_mmap, place, len, protection, flags, memory, at))?;
+    let end = start as usize + pages(len);
+    let own = Range {
+        start: start as usize,
+        end,
+        offset: at_bytes,
+        backing,
+        protection,
+        own_pages: false,
+        gone: false,
+    };
+    add(own).inspect_err(|_| {
         sys!(SYS_munmap, start, len);
     })?;
     Ok(start)
+}
+
+/// The kernel maps by `call` at a place of its own, or at a fixed one, where something of ours may go.
+fn placed(place: *mut c_void, len: usize, flags: c_int, call: impl FnOnce() -> isize) -> Answer {
+    if flags & libc::MAP_FIXED != 0 && any() { taking(place.addr(), len, call) } else { host(call()) }
 }
 
 hook! {
@@ -244,15 +354,10 @@ hook! {
         -> *mut c_void {
         let answer: isize = if fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && table::is_ours(fd) {
             guard(|| map_ours(place, len, protection, flags, fd, at))
+        } else if flags & libc::MAP_FIXED != 0 && any() {
+            guard(|| taking(place.addr(), len, || sys!(SYS_mmap, place, len, protection, flags, fd, at)))
         } else {
-            let answer = reply(sys!(SYS_mmap, place, len, protection, flags, fd, at));
-            if answer != -1 && flags & libc::MAP_FIXED != 0 && any() {
-                let _: isize = guard(|| {
-                    forget(answer as usize, len);
-                    Ok(0)
-                });
-            }
-            answer
+            reply(sys!(SYS_mmap, place, len, protection, flags, fd, at))
         };
         answer as *mut c_void
     }
@@ -261,12 +366,8 @@ hook! {
 hook! {
     /// munmap(2)
     fn munmap(start: *mut c_void, len: size_t) -> c_int {
-        if len > 0 && start as usize & (PAGE_BYTES - 1) == 0 && any() {
-            // Before the kernel may give the addresses to another thread's mapping of ours.
-            let _: c_int = guard(|| {
-                forget(start as usize, len);
-                Ok(0)
-            });
+        if any() {
+            return guard(|| taking(start as usize, len, || sys!(SYS_munmap, start, len)));
         }
         reply(sys!(SYS_munmap, start, len))
     }
@@ -278,7 +379,7 @@ fn for_each(start: usize, end: usize, mut each: impl FnMut(&File, u64, u64) -> A
     loop {
         let next = {
             let ranges = ranges();
-            let found = ranges.iter().filter(|range| range.start < end && from < range.end);
+            let found = ranges.iter().filter(|range| !range.gone && range.start < end && from < range.end);
             found.min_by_key(|range| range.start).map(|range| {
                 let low = from.max(range.start);
                 let bytes = end.min(range.end) - low;
@@ -300,12 +401,17 @@ fn for_each(start: usize, end: usize, mut each: impl FnMut(&File, u64, u64) -> A
 hook! {
     /// msync(2)
     fn msync(start: *mut c_void, len: size_t, flags: c_int) -> c_int {
-        let answer = sys!(SYS_msync, start, len, flags);
+        let is_sync = flags & (libc::MS_SYNC | libc::MS_ASYNC) == libc::MS_SYNC;
+        let end = (start as usize).saturating_add(pages(len));
+        // Of the medium the kernel looks whether it is mapped; what a sync of it is the file system says.
+        let is_ours = is_sync && any() && in_place::covers(start as usize, end);
+        let asked = if is_ours { flags & !libc::MS_SYNC | libc::MS_ASYNC } else { flags };
+        let answer = sys!(SYS_msync, start, len, asked);
         if answer < 0 || !any() {
             return reply(answer);
         }
         guard(|| {
-            for_each(start as usize, (start as usize).saturating_add(pages(len)), |file, offset, bytes| {
+            for_each(start as usize, end, |file, offset, bytes| {
                 if flags & libc::MS_SYNC != 0 {
                     file.msync(offset, bytes)?;
                 }
@@ -320,14 +426,29 @@ hook! {
     /// mprotect(2): pages that become writable count as written from then on
     fn mprotect(start: *mut c_void, len: size_t, protection: c_int) -> c_int {
         // What means nothing is the kernel's to refuse, before anything is made writable.
-        if protection & libc::PROT_WRITE != 0 && protection & !PROTECTIONS == 0 && any() {
-            let prepared: c_int = guard(|| prepare_writes(start as usize, (start as usize).saturating_add(pages(len))));
-            if prepared < 0 {
-                return prepared;
-            }
+        if protection & !PROTECTIONS == 0 && any() {
+            return guard(|| protect(start as usize, len, protection));
         }
         reply(sys!(SYS_mprotect, start, len, protection))
     }
+}
+
+fn protect(start: usize, len: usize, protection: c_int) -> Answer {
+    let end = start.saturating_add(pages(len));
+    let write = protection & libc::PROT_WRITE != 0;
+    if write {
+        prepare_writes(start, end)?;
+    }
+    let mut ranges = ranges();
+    let answer = sys!(SYS_mprotect, start, len, protection);
+    if answer >= 0 && ranges.iter().any(|range| range.backing.is_in_place()) {
+        between(&mut ranges, start, end, |range| {
+            range.protection = protection;
+            range.own_pages |= write && !range.backing.shared && range.backing.is_in_place();
+        });
+    }
+    drop(ranges);
+    host(answer)
 }
 
 /// Turns read-only shared ranges into written ones.
@@ -335,22 +456,26 @@ fn prepare_writes(start: usize, end: usize) -> Answer {
     loop {
         let found = {
             let ranges = ranges();
-            let read_only = |range: &&Range| range.backing.shared && !range.backing.write;
+            let read_only = |range: &&Range| !range.gone && range.backing.shared && !range.backing.write;
             let range = ranges.iter().filter(read_only).find(|range| range.start < end && start < range.end);
-            range.map(|range| (Arc::clone(&range.backing), range.start))
+            range
+                .map(|range| (Arc::clone(&range.backing), range.start, range.offset, range.end - range.start))
         };
-        let Some((old, at)) = found else { return Ok(0) };
+        let Some((old, at, offset, len)) = found else { return Ok(0) };
         if !old.file.flags().writes() {
             return fail(libc::EACCES);
         }
-        let fresh = Backing::new(&old.file, true, true)?;
-        let mut ranges = ranges();
-        match ranges.iter_mut().find(|range| range.start == at && Arc::ptr_eq(&range.backing, &old)) {
+        let fresh = Backing::new(&old.file, true, true, offset..offset + len as u64, false)?;
+        let is_own =
+            |range: &&mut Range| !range.gone && range.start == at && Arc::ptr_eq(&range.backing, &old);
+        match ranges().iter_mut().find(is_own) {
             // The old hold goes with `old`, after the lock.
-            Some(range) => range.backing = fresh,
+            Some(range) => range.backing = Arc::clone(&fresh),
             None => return Ok(0),
         }
-        drop(ranges);
+        if fresh.is_in_place() {
+            in_place::lay_out(&fresh, offset, len)?;
+        }
     }
 }
 
@@ -359,10 +484,22 @@ hook! {
     fn mremap(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, place: *mut c_void)
         -> *mut c_void {
         let remap = || sys!(SYS_mremap, old, old_len, new_len, flags, place);
-        if !any() {
+        if COUNT.load(Ordering::Acquire) == 0 {
             return reply(remap());
         }
-        guard(|| moved(old as usize, old_len, new_len, remap))
+        guard(|| {
+            if fence::is_child() {
+                // It has its parent's mappings, and nobody to ask what lies behind them.
+                let grows = old_len == 0 || new_len > old_len;
+                let is_wrong = grows && in_place::is_mapped(old.addr(), old_len);
+                return if is_wrong { fail(libc::ENOMEM) } else { host(remap()) };
+            }
+            let asked = Move { old: old.addr(), old_len, new_len, flags, place: place.addr() };
+            match in_place::mremap(&asked) {
+                Some(answer) => answer,
+                None => moved(old.addr(), old_len, new_len, remap),
+            }
+        })
     }
 }
 
@@ -370,7 +507,7 @@ hook! {
 /// addresses may be another thread's at once.
 fn moved(old: usize, old_len: usize, new_len: usize, remap: impl FnOnce() -> isize) -> Answer {
     let piece = cut(old, old.saturating_add(pages(old_len)));
-    let new = match host(remap()) {
+    let new = match remapped(new_len, remap) {
         Ok(new) => new as usize,
         Err(failure) => {
             // It stays where it was.
@@ -378,10 +515,24 @@ fn moved(old: usize, old_len: usize, new_len: usize, remap: impl FnOnce() -> isi
             return Err(failure);
         }
     };
-    forget(new, new_len);
     if let Some(piece) = piece {
         let end = new + pages(new_len);
-        add(Range { start: new, end, offset: piece.offset, backing: Arc::clone(&piece.backing) })?;
+        add(Range { start: new, end, backing: Arc::clone(&piece.backing), ..piece })?;
     }
     Ok(new as isize)
+}
+
+/// As [`taking`], from where the call answers on.
+fn remapped(len: usize, call: impl FnOnce() -> isize) -> Answer {
+    let answer = {
+        let mut ranges = ranges();
+        let answer = call();
+        if answer >= 0 {
+            let start = answer as usize;
+            retire(&mut ranges, start, start.saturating_add(pages(len)));
+        }
+        answer
+    };
+    sweep();
+    host(answer)
 }

@@ -9,6 +9,7 @@ pub(crate) mod descriptor;
 pub(crate) mod extent;
 pub(crate) mod fcntl;
 pub(crate) mod identity;
+pub(crate) mod in_place;
 pub(crate) mod ioctl;
 pub(crate) mod mapping;
 pub(crate) mod metadata;

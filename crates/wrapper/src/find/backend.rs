@@ -87,8 +87,13 @@ fn shared(object: Object<'_>) -> Result<nvmed_client::Object<'_>> {
     })
 }
 
-/// The memory of a mapped file.
-pub(crate) struct Mapped(pub Arc<QuietFd>);
+/// How a file is mapped.
+pub(crate) enum Mapped {
+    /// As memory that all its mappings share.
+    Memory(Arc<QuietFd>),
+    /// Where it lies: this is the medium.
+    InPlace(Arc<QuietFd>),
+}
 
 /// The same call on either side.
 macro_rules! either {
@@ -485,8 +490,33 @@ impl File {
         either!(self, file => file.fdatasync())
     }
 
+    /// As the file's memory.
     pub(crate) fn map(&self, write: bool) -> Result<Mapped> {
-        either!(self, file => file.map(write).map(|mapped| Mapped(mapped.fd)))
+        either!(self, file => file.map(write).map(|mapped| Mapped::Memory(mapped.fd)))
+    }
+
+    /// A range in place, if that can be.
+    pub(crate) fn map_range(&self, write: bool, range: core::ops::Range<u64>) -> Result<Mapped> {
+        match self {
+            Self::Private(file) => Ok(match file.map_range(write, range)? {
+                nvmed_fs::Mapped::Memory(mapped) => Mapped::Memory(mapped.fd),
+                nvmed_fs::Mapped::InPlace(medium) => Mapped::InPlace(medium),
+            }),
+            Self::Shared(_) => self.map(write),
+        }
+    }
+
+    /// Where a range lies that is mapped in place.
+    pub(crate) fn lay_out(
+        &self,
+        write: bool,
+        range: core::ops::Range<u64>,
+        tell: &mut dyn FnMut(&nvmed_fs::MapPiece),
+    ) -> Result<()> {
+        match self {
+            Self::Private(file) => file.lay_out(write, range, tell),
+            Self::Shared(_) => Err(MIXED),
+        }
     }
 
     pub(crate) fn unmap(&self, write: bool) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The one file system of this process: the mount at the first touch, the end.
 
+use crate::calls::in_place::Shows;
 use crate::edge::{self, Answer, Fail, host};
 use crate::find::backend::{Files, Node};
 use crate::find::{credentials, cwd, placeholder, private, setting, waiting};
@@ -170,6 +171,7 @@ fn mount(silence: Silence) -> Answer<()> {
         }
         Fail::Errno(error.errno().raw_os_error())
     })?;
+    mount.map_in_place_by(nvmed_sys::sync::Arc::new(Shows));
     private::publish(mount);
     Ok(())
 }

@@ -6,7 +6,7 @@
 //! during the fork, and the child mounts at its first call that needs it. A child that was made without these functions
 //! finds the mark of `fence` wiped if its parent had mounted, and then its calls fail with EIO.
 
-use crate::calls::{aio, descriptor, fcntl, mapping};
+use crate::calls::{aio, descriptor, fcntl, in_place, mapping};
 use crate::edge::{given, inside};
 use crate::find::backend::Handle;
 use crate::find::table::{self, Pinned};
@@ -51,12 +51,14 @@ struct Locks {
 
 /// One fork at a time: the thread that holds this one owns `PENDING`.
 static ALONE: Mutex<()> = Mutex::new(());
-static PENDING: Slot = Slot(UnsafeCell::new(None));
+static PENDING: Slot<PendingFork> = Slot(UnsafeCell::new(None));
+/// As `PENDING`, in a private mount, of what is mapped in place; the table of ranges is locked with it.
+static MAPPED: Slot<in_place::Forking> = Slot(UnsafeCell::new(None));
 
-struct Slot(UnsafeCell<Option<PendingFork>>);
+struct Slot<T>(UnsafeCell<Option<T>>);
 
-// SAFETY: used by the thread that holds `ALONE` alone, and by the only thread of a child.
-unsafe impl Sync for Slot {}
+// SAFETY: used by the thread alone that holds `ALONE`, or the table of ranges, and by the only thread of a child.
+unsafe impl<T> Sync for Slot<T> {}
 
 /// What a thread holds between `before` and what follows.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,6 +68,8 @@ enum Stage {
     Unmounted,
     /// `PENDING`.
     Session,
+    /// `MAPPED`.
+    Maps,
 }
 
 thread_local! {
@@ -95,6 +99,12 @@ unsafe extern "C" fn before() {
         if mount::is_mounted() {
             // The child is behind the fence.
             cwd::remember();
+            if let Some(forking) = in_place::before_fork() {
+                // SAFETY: this thread holds the table of ranges, by what it puts there.
+                unsafe { *MAPPED.0.get() = Some(forking) };
+                STAGE.set(Stage::Maps);
+                return;
+            }
         }
         inside::leave();
     }
@@ -171,6 +181,12 @@ unsafe extern "C" fn in_parent() {
     match STAGE.replace(Stage::Nothing) {
         Stage::Nothing => return,
         Stage::Unmounted => mount::let_mount(),
+        Stage::Maps => {
+            // SAFETY: `before` ran in this thread, which holds the table of ranges.
+            if let Some(forking) = unsafe { (*MAPPED.0.get()).take() } {
+                forking.end();
+            }
+        }
         Stage::Session => {
             if let Some(PendingFork { pins, goes_on, locks }) = held() {
                 drop(locks);
@@ -189,6 +205,14 @@ unsafe extern "C" fn in_child() {
         Stage::Unmounted => {
             mount::let_mount();
             inside::forget_waiting();
+        }
+        Stage::Maps => {
+            // SAFETY: `before` ran in the thread of which this one is a copy, and no other is here.
+            if let Some(forking) = unsafe { (*MAPPED.0.get()).take() } {
+                forking.end_in_child();
+            }
+            inside::forget_waiting();
+            mount::forget_mounting();
         }
         Stage::Session => held().into_iter().for_each(go_on),
     }

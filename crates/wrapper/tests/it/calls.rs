@@ -23,8 +23,14 @@ fn compiled(bench: &Bench, name: &str, options: &[&str]) -> PathBuf {
 }
 
 fn all_calls_are_answered(options: &[&str]) {
-    let Some(bench) = Bench::new("", &["cc"]) else { return };
-    let program = compiled(&bench, "calls", options);
+    // In pages of the cache, and where they lie.
+    for bench in [Bench::new("", &["cc"]), Bench::in_place("flush=process", &["cc"])].into_iter().flatten() {
+        all_are_answered_on(&bench, options);
+    }
+}
+
+fn all_are_answered_on(bench: &Bench, options: &[&str]) {
+    let program = compiled(bench, "calls", options);
     let host = bench.host().join("host");
     std::fs::create_dir(&host).expect("a directory of the host");
     let words = [program.to_str().unwrap(), &bench.path(""), host.to_str().unwrap()];
@@ -292,13 +298,14 @@ fn requests_are_carried_out_and_told() {
 /// What one thread unmaps is not forgotten of another's mapping, which the kernel put there meanwhile.
 #[test]
 fn threads_that_map_and_unmap_lose_nothing() {
-    let Some(bench) = Bench::new("", &["cc"]) else { return };
-    let program = compiled(&bench, "unmapped", &["-pthread"]).display().to_string();
-    let ours = bench.path("");
-    let ours = ours.trim_end_matches('/');
-    assert_eq!(bench.ok(&[&program, ours]), "");
-    assert_eq!(bench.ok(&[&program, ours, "check"]), "");
-    bench.fsck();
+    for bench in [Bench::new("", &["cc"]), Bench::in_place("flush=process", &["cc"])].into_iter().flatten() {
+        let program = compiled(&bench, "unmapped", &["-pthread"]).display().to_string();
+        let ours = bench.path("");
+        let ours = ours.trim_end_matches('/');
+        assert_eq!(bench.ok(&[&program, ours]), "");
+        assert_eq!(bench.ok(&[&program, ours, "check"]), "");
+        bench.fsck();
+    }
 }
 
 /// System calls by instructions of the program's own, under a setting of `raw_syscalls`.

@@ -31,7 +31,7 @@ fn script(bench: &Bench, text: &str) -> (String, bool) {
 
 #[test]
 fn programs_read_the_medium_and_one_that_is_killed_harms_nobody() {
-    let Some(bench) = Bench::on_memory(&["python3"]) else { return };
+    let Some(bench) = Bench::in_place("flush=process", &["python3"]) else { return };
     let text = r#"
 pid = os.fork()
 if pid == 0:
@@ -60,7 +60,7 @@ print("well")
 
 #[test]
 fn after_the_servers_death_reads_are_errors_and_never_other_bytes() {
-    let Some(bench) = Bench::on_memory(&["python3"]) else { return };
+    let Some(bench) = Bench::in_place("flush=process", &["python3"]) else { return };
     let text = r#"
 holder = os.getppid()
 for child in open(f"/proc/{holder}/task/{holder}/children").read().split():
@@ -86,7 +86,7 @@ while True:
 
 #[test]
 fn a_medium_that_its_owner_cuts_short_is_an_error_of_the_read() {
-    let Some(bench) = Bench::on_memory(&["python3"]) else { return };
+    let Some(bench) = Bench::in_place("flush=process", &["python3"]) else { return };
     let text = r#"
 size = os.stat(image).st_size
 os.truncate(image, 4096)
@@ -105,7 +105,7 @@ print("alive")
 
 #[test]
 fn a_program_that_gives_its_ids_up_has_no_medium_any_more() {
-    let Some(bench) = Bench::on_memory(&["python3"]) else { return };
+    let Some(bench) = Bench::in_place("flush=process", &["python3"]) else { return };
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: only root can give its ids up; run this test as root");
         return;

@@ -10,6 +10,7 @@ mod exec;
 mod faults;
 mod forks;
 mod limits;
+mod maps;
 mod pipes;
 mod power_cut;
 mod process_death;

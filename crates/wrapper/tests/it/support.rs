@@ -2,7 +2,6 @@
 
 use nvmed_fs::{FileSystem, FormatOptions};
 use nvmed_stack::{DeviceSpec, Open, open_device};
-use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -33,6 +32,15 @@ impl Bench {
 
     /// As [`Bench::with_config`], on a device of `bytes` bytes.
     pub fn sized(bytes: u64, options: &str, lines: &str, needs: &[&str]) -> Option<Self> {
+        Self::by(("virtual", options), bytes, lines, needs)
+    }
+
+    /// As [`Bench::new`], on memory that keeps its bytes.
+    pub fn in_place(options: &str, needs: &[&str]) -> Option<Self> {
+        Self::by(("nvm", options), DEVICE_BYTES, "", needs)
+    }
+
+    fn by((engine, options): (&str, &str), bytes: u64, lines: &str, needs: &[&str]) -> Option<Self> {
         for program in needs {
             if !on_path(program) {
                 eprintln!("SKIPPED: {program} is not on this machine; install it to run this test");
@@ -47,24 +55,13 @@ impl Bench {
         let device = open_device(&plain, Open::Create { bytes }).expect("the device opens");
         FileSystem::format(&device, &FormatOptions::default()).expect("the device formats");
         device.shutdown().expect("the device shuts down");
-        Some(Self::over(dir, format!("virtual:{image}?{options}"), lines))
-    }
-
-    /// As [`Bench::new`], on memory: the image is the medium.
-    pub fn on_memory(needs: &[&str]) -> Option<Self> {
-        // Its directory is the new one's.
-        let mut plain = ManuallyDrop::new(Self::new("", needs)?);
-        let device = plain.device.replace("virtual:", "nvm:") + "flush=process";
-        Some(Self::over(std::mem::take(&mut plain.dir), device, ""))
-    }
-
-    fn over(dir: PathBuf, device: String, lines: &str) -> Self {
+        let device = format!("{engine}:{image}?{options}");
         let config = format!(
             "wrap_dir = {}\nfilesystem = nvmedfs\nstorage_dev = {device}\n{lines}\n",
             dir.join("on").display()
         );
         std::fs::write(dir.join("default.conf"), config).expect("the configuration is written");
-        Self { dir, device, mutant: None }
+        Some(Self { dir, device, mutant: None })
     }
 
     /// The same device under a build with a deliberate mistake switched on.
