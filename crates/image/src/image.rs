@@ -152,12 +152,6 @@ pub struct Image {
     syncing: Mutex<Syncing>,
 }
 
-impl AsFd for Image {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
 impl Image {
     /// Opens a file, whose bytes are the host's page cache.
     ///
