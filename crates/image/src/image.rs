@@ -136,6 +136,7 @@ pub struct Image {
     /// The same to be read: nothing else has an address at which a stray pointer could change the image.
     reads: Mapping,
     bytes: AtomicU64,
+    mapped: Mapped,
     flush: Flush,
     /// A byte a chunk, see `chunk`. Its pages appear when touched, so that opening does not depend on the size.
     states: Mapping,
@@ -214,6 +215,7 @@ impl Image {
             stores,
             reads,
             bytes: AtomicU64::new(bytes),
+            mapped,
             flush: options.flush,
             states: Mapping::anonymous(chunks, Pages::Base).map_err(fail)?,
             shaping: Mutex::new(()),
@@ -322,7 +324,7 @@ impl Image {
         &self,
         span: Span,
         before: usize,
-        take: &mut impl FnMut(usize, Piece<'_>),
+        take: &mut dyn FnMut(usize, Piece<'_>),
     ) -> Result<(), Status> {
         let Span { offset, bytes } = span;
         match self.survey(Chunk::of(offset)) {
@@ -345,7 +347,7 @@ impl Image {
         &self,
         span: Span,
         before: usize,
-        take: &mut impl FnMut(usize, Piece<'_>),
+        take: &mut dyn FnMut(usize, Piece<'_>),
     ) -> Result<(), Status> {
         let mut page = [0; PAGE_BYTES as usize];
         let (len, mut done) = (span.bytes as usize, 0);
@@ -401,7 +403,7 @@ impl Image {
                 return Ok(());
             }
         }
-        self.write_by_call(span, fill)
+        self.write_by_call(span, &fill)
     }
 
     /// Allocates what of a range has no memory, so that a store to it later is not refused for want of room.
@@ -427,7 +429,7 @@ impl Image {
     /// Writes to an image of which something is missing: what `fill` puts into a page for bytes from `at` of the
     /// range on. The image is not made longer: what else was lost would then be zeroes, and nobody would be told.
     #[cold]
-    fn write_by_call(&self, span: Span, fill: impl Fn(usize, &mut [u8])) -> Result<(), Status> {
+    fn write_by_call(&self, span: Span, fill: &dyn Fn(usize, &mut [u8])) -> Result<(), Status> {
         if !self.reaches(span.end()) {
             return Err(Status::WRITE_FAULT);
         }
@@ -489,7 +491,7 @@ impl Image {
                 return Ok(());
             }
         }
-        self.write_by_call(span, |_, page| page.fill(0))
+        self.write_by_call(span, &|_, page| page.fill(0))
     }
 
     /// Punches a hole; whether the host did.

@@ -1,15 +1,20 @@
 //! Which parts of the file have memory: stores go to no other, and reads touch no hole.
 
-use super::Image;
+use super::{Image, Mapped, ZEROES};
 use crate::span::{PAGE_BYTES, Span};
 use nvmed_nvme::Status;
+use nvmed_sys::Mapping;
 use rustix::fs::{FallocateFlags, SeekFrom};
-use rustix::io::Errno;
+use rustix::io::{Errno, IoSlice};
 use std::sync::atomic::Ordering;
 
 /// Bytes allocated and mapped at once: big enough that the calls do not show in sequential writes, small
 /// enough that a program which writes one block does not wait.
 pub(super) const CHUNK_BYTES: u64 = 128 << 10;
+
+/// Bytes of a file that is memory itself that are allocated at once, a huge page: its host may then map it as one, and
+/// commits its journal for each.
+const DIRECT_BYTES: u64 = 2 << 20;
 
 /// Chunks noted by one look at the host, 8 GiB: a bound on the time that the look takes.
 const SURVEY_CHUNKS: u64 = 65_536;
@@ -56,6 +61,28 @@ pub(super) fn chunks(span: Span) -> impl Iterator<Item = (u64, u64)> {
 }
 
 impl Image {
+    /// The memory of at most 128 KiB, to be read at its own offset, if all of it is allocated and nothing of the image
+    /// was cut off. What was copied counts if [`Mapping::is_cut`] says no afterwards.
+    #[inline]
+    #[must_use]
+    pub fn present(&self, span: Span) -> Option<&Mapping> {
+        self.is_present(span, &self.reads).then_some(&self.reads)
+    }
+
+    /// As [`Image::present`], to be stored to. It is not noted for [`Image::flush`].
+    #[inline]
+    #[must_use]
+    pub fn present_to_store(&self, span: Span) -> Option<&Mapping> {
+        self.is_present(span, &self.stores).then_some(&self.stores)
+    }
+
+    #[inline]
+    fn is_present(&self, span: Span, memory: &Mapping) -> bool {
+        let owned = |at| self.state(Chunk::of(at)).load(Ordering::Acquire) == OWNED;
+        let is_short = span.bytes.wrapping_sub(1) < CHUNK_BYTES;
+        is_short && !memory.is_cut() && owned(span.offset) && owned(span.end() - 1)
+    }
+
     /// Notes that a chunk has data throughout, before anything is stored to it. Under `shaping`.
     fn note_owned(&self, chunk: Chunk) {
         let end = chunk.start() + self.chunk_len(chunk);
@@ -144,6 +171,9 @@ impl Image {
         if !self.reaches(begin + len) {
             return Err(Status::WRITE_FAULT);
         }
+        if self.mapped == Mapped::Directly {
+            return self.allocate_direct(chunk);
+        }
         match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), begin, len) {
             // A host without fallocate allocates at the store; it says nothing about its space anyway.
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
@@ -157,5 +187,107 @@ impl Image {
         }
         self.note_owned(chunk);
         Ok(())
+    }
+
+    /// Allocates a chunk of a file that is memory itself, and what is around it, with zeroes in all that had no data:
+    /// what the host has allocated and not written, it would write at the first store to each page, and commit its
+    /// journal each time (ext4, xfs). Under `shaping`.
+    fn allocate_direct(&self, chunk: Chunk) -> Result<(), Status> {
+        let offset = chunk.start() / DIRECT_BYTES * DIRECT_BYTES;
+        let wide = Span { offset, bytes: DIRECT_BYTES.min(self.bytes() - offset) };
+        if !self.reaches(wide.end()) {
+            return Err(Status::WRITE_FAULT);
+        }
+        // In one piece, where the host has one. Then a single fault may zero and map all of it, as a huge page.
+        let allocated = rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), wide.offset, wide.bytes);
+        if allocated.is_ok() && self.mapped == Mapped::Directly && !self.is_cut() {
+            self.stores.populate(wide.offset as usize, PAGE_BYTES as usize);
+        }
+        let span = match self.fill_holes(wide) {
+            // A host that is nearly full has room for less, perhaps.
+            Err(Status::CAPACITY_EXCEEDED) => {
+                let narrow = Span { offset: chunk.start(), bytes: self.chunk_len(chunk) };
+                self.fill_holes(narrow).map(|()| narrow)?
+            }
+            filled => filled.map(|()| wide)?,
+        };
+        // Now, and by no store.
+        rustix::fs::fdatasync(&self.fd).map_err(|_| Status::WRITE_FAULT)?;
+        if !self.is_cut() {
+            self.stores.populate(span.offset as usize, span.bytes as usize);
+        }
+        chunks(span).for_each(|(at, _)| self.note_owned(Chunk::of(at)));
+        Ok(())
+    }
+
+    /// Writes zeroes where a range has no data. Nobody stores there meanwhile: no chunk with a hole is owned.
+    fn fill_holes(&self, span: Span) -> Result<(), Status> {
+        let seek = |from| match rustix::fs::seek(&self.fd, from) {
+            Ok(at) => Ok(at.min(span.end())),
+            // Nothing behind it.
+            Err(Errno::NXIO) => Ok(span.end()),
+            Err(_) => Err(Status::WRITE_FAULT),
+        };
+        let mut at = span.offset;
+        while at < span.end() {
+            let hole = seek(SeekFrom::Hole(at))?;
+            at = if hole < span.end() { seek(SeekFrom::Data(hole))? } else { hole };
+            if !self.reaches(at) {
+                // What would make it longer would hide that it was cut.
+                return Err(Status::WRITE_FAULT);
+            }
+            self.write_zeroes(hole, at)?;
+        }
+        Ok(())
+    }
+
+    fn write_zeroes(&self, mut at: u64, end: u64) -> Result<(), Status> {
+        let pages = [IoSlice::new(&ZEROES); (CHUNK_BYTES / PAGE_BYTES) as usize];
+        while at < end {
+            let written = match (end - at) / PAGE_BYTES {
+                0 => rustix::io::pwrite(&self.fd, &ZEROES[..(end - at) as usize], at),
+                whole => rustix::io::pwritev(&self.fd, &pages[..pages.len().min(whole as usize)], at),
+            };
+            match written {
+                Ok(0) => return Err(Status::WRITE_FAULT),
+                Ok(written) => at += written as u64,
+                Err(Errno::INTR) => {}
+                Err(Errno::NOSPC | Errno::DQUOT) => return Err(Status::CAPACITY_EXCEEDED),
+                Err(_) => return Err(Status::WRITE_FAULT),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FileOptions, Flush};
+    use super::*;
+
+    /// What only a DAX file system has done with it is tried in a guest (docs/lab.md).
+    #[test]
+    fn a_direct_chunk_is_allocated_with_zeroes_around_what_it_had() {
+        let path = std::env::temp_dir().join(format!("nvmed-image-{}-direct", std::process::id()));
+        let size = Some(DIRECT_BYTES + CHUNK_BYTES);
+        let image = Image::open(FileOptions { path: path.clone(), size, flush: Flush::Process, lock: true });
+        let _ = std::fs::remove_file(&path);
+        let image = image.unwrap();
+        let kept = [7; PAGE_BYTES as usize];
+        for at in [PAGE_BYTES, 3 * CHUNK_BYTES] {
+            rustix::io::pwrite(&image.fd, &kept, at).unwrap();
+        }
+        image.allocate_direct(Chunk(2)).unwrap();
+        let hole = rustix::fs::seek(&image.fd, SeekFrom::Hole(0)).unwrap();
+        assert_eq!(hole, DIRECT_BYTES, "no byte of it is without memory, and none behind it has some");
+        let states: Vec<u8> =
+            (0..17).map(|chunk| image.state(Chunk(chunk)).load(Ordering::Relaxed)).collect();
+        assert_eq!((&states[..16], states[16]), (&[OWNED; 16][..], UNKNOWN));
+        let mut found = vec![0; DIRECT_BYTES as usize];
+        image.reads.read(0, &mut found);
+        for (page, bytes) in found.chunks(PAGE_BYTES as usize).enumerate() {
+            let is_kept = [1, 3 * CHUNK_BYTES / PAGE_BYTES].contains(&(page as u64));
+            assert!(bytes.iter().all(|&byte| byte == if is_kept { 7 } else { 0 }), "page {page}");
+        }
     }
 }
