@@ -150,8 +150,23 @@ impl Layout {
 
 /// The checksum of `parts`, one after the other, in the store with `identity`.
 pub(crate) fn checksum(identity: u64, parts: &[&[u8]]) -> u32 {
-    let seed = crc32c::crc32c(&identity.to_le_bytes());
-    parts.iter().fold(seed, |crc, part| crc32c::crc32c_append(crc, part))
+    Seed::of(identity).checksum(parts)
+}
+
+/// What the checksums of a store begin with, for those who make many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seed(u32);
+
+impl Seed {
+    /// Of the store with `identity`.
+    pub(crate) fn of(identity: u64) -> Self {
+        Self(crc32c::crc32c(&identity.to_le_bytes()))
+    }
+
+    /// As [`checksum`].
+    pub(crate) fn checksum(self, parts: &[&[u8]]) -> u32 {
+        parts.iter().fold(self.0, |crc, part| crc32c::crc32c_append(crc, part))
+    }
 }
 
 /// The two little-endian bytes at `offset`.

@@ -3,7 +3,7 @@
 //! "Log").
 
 use crate::disk::{self, Disk, Structure};
-use crate::layout::{Layout, checksum, put_u32, put_u64, u32_at, u64_at};
+use crate::layout::{Layout, Seed, checksum, put_u32, put_u64, u32_at, u64_at};
 use crate::pending::Pending;
 use crate::stream::{HEADER_BYTES, Position, StreamBlock};
 use crate::{KvError, Medium};
@@ -35,11 +35,11 @@ impl Head {
         Self { number, durable, settled: false }
     }
 
-    fn encode(self, identity: u64) -> [u8; HEADER_BYTES] {
+    fn encode(self, seed: Seed) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         put_u64(&mut header, 8, self.number.0);
         put_u64(&mut header, 16, self.durable.0);
-        let crc = checksum(identity, &[&header[8..]]);
+        let crc = seed.checksum(&[&header[8..]]);
         put_u32(&mut header, 0, if self.settled { MAGIC_SETTLED } else { MAGIC });
         put_u32(&mut header, 4, crc);
         header
@@ -83,7 +83,8 @@ pub(crate) fn format(medium: &dyn Medium, identity: u64, layout: &Layout) -> Res
         }
     }
     let mut block = [0; BLOCK_BYTES];
-    let header = Head { number: StreamBlock(0), durable: Position(0), settled: true }.encode(identity);
+    let header = Head { number: StreamBlock(0), durable: Position(0), settled: true };
+    let header = header.encode(Seed::of(identity));
     block[..HEADER_BYTES].copy_from_slice(&header);
     disk::write(medium, layout.log_block(StreamBlock(0)), &block, false)?;
     disk::write(medium, layout.twin_block(), &block, false)
@@ -136,7 +137,7 @@ pub(crate) struct Tail {
 
 /// Appends to the log. One at a time.
 pub(crate) struct Appender {
-    identity: u64,
+    seed: Seed,
     layout: Layout,
     /// The end of what is durable, in the stream.
     position: Position,
@@ -159,7 +160,8 @@ impl Appender {
         let mut buffer = vec![0; BLOCK_BYTES];
         buffer[HEADER_BYTES..][..tail.payload.len()].copy_from_slice(&tail.payload);
         let Tail { newest, settled, begun, twin, read, homeless, .. } = tail;
-        Self { identity, layout, position, buffer, newest, settled, begun, twin, read, homeless }
+        let seed = Seed::of(identity);
+        Self { seed, layout, position, buffer, newest, settled, begun, twin, read, homeless }
     }
 
     pub(crate) fn position(&self) -> Position {
@@ -215,20 +217,21 @@ impl Appender {
         // Settled, both slots say so already.
         if !core::mem::take(&mut self.settled) {
             let number = self.twin.unwrap_or(self.position.block());
-            let header = Head::written(number, mark).encode(self.identity);
+            let header = Head::written(number, mark).encode(self.seed);
             disk.store(Structure::Log, self.layout.twin_block(), 0, &header)?;
             self.twin = Some(number);
         }
         while self.position < end {
             let (number, within) = (self.position.block(), self.position.within());
             let upto = end.min((number + 1).start());
-            self.fill(pending, upto, mark);
-            let stored = if !self.begun {
-                0..BLOCK_BYTES
-            } else if Mutant::LogHeaderRewritten.is_made() {
-                0..HEADER_BYTES + within + (upto - self.position) as usize
+            let behind = HEADER_BYTES + within + (upto - self.position) as usize;
+            let stored = if self.begun && !Mutant::LogHeaderRewritten.is_made() {
+                let stored = HEADER_BYTES + within..behind;
+                pending.copy_out(self.position, &mut self.buffer[stored.clone()]);
+                stored
             } else {
-                HEADER_BYTES + within..HEADER_BYTES + within + (upto - self.position) as usize
+                self.fill(pending, upto, mark);
+                0..if self.begun { behind } else { BLOCK_BYTES }
             };
             disk.store(Structure::Log, self.layout.log_block(number), stored.start, &self.buffer[stored])?;
             self.begun = upto.within() > 0;
@@ -243,7 +246,7 @@ impl Appender {
     fn take_up(&mut self, disk: &Disk) -> Result<(), KvError> {
         let (number, within) = (self.position.block(), self.position.within());
         if self.newest == TailSlot::Twin && within > 0 {
-            let header = Head::written(number, self.position).encode(self.identity);
+            let header = Head::written(number, self.position).encode(self.seed);
             self.buffer[..HEADER_BYTES].copy_from_slice(&header);
             let stored = if self.begun { HEADER_BYTES..HEADER_BYTES + within } else { 0..self.buffer.len() };
             disk.store(Structure::Log, self.layout.log_block(number), stored.start, &self.buffer[stored])?;
@@ -270,7 +273,7 @@ impl Appender {
         let at_its_end = upto.within() == 0;
         let alone = last == first + 1 && upto == end && durable.block() == first;
         if at_its_end && alone && self.newest == TailSlot::Home {
-            let header = Head::written(last, durable).encode(self.identity);
+            let header = Head::written(last, durable).encode(self.seed);
             let length = self.buffer.len() + BLOCK_BYTES;
             self.buffer.extend_from_slice(&header);
             self.buffer.resize(length, 0);
@@ -303,7 +306,7 @@ impl Appender {
         }
         let number = self.position.block();
         let head = Head { number, durable: self.position, settled: true };
-        self.buffer[..HEADER_BYTES].copy_from_slice(&head.encode(self.identity));
+        self.buffer[..HEADER_BYTES].copy_from_slice(&head.encode(self.seed));
         // The newest version stays until the other slot has the same.
         for slot in [self.newest.other(), self.newest] {
             disk.write(Structure::Log, slot.block(&self.layout, number), &self.buffer, true)?;
@@ -330,7 +333,7 @@ impl Appender {
             let start = number.start();
             let (from, to) = (self.position.max(start), upto.min((number + 1).start()));
             let (header, payload) = block.split_at_mut(HEADER_BYTES);
-            header.copy_from_slice(&Head::written(number, durable).encode(self.identity));
+            header.copy_from_slice(&Head::written(number, durable).encode(self.seed));
             pending.copy_out(from, &mut payload[(from - start) as usize..(to - start) as usize]);
         }
     }
@@ -416,7 +419,7 @@ mod tests {
                 let mut batch = Batch::new();
                 (0..length / 100).for_each(|n| batch.put(&n.to_le_bytes(), &[index as u8; 87]));
                 let operations = batch.encoded().unwrap();
-                let header = record::seal(IDENTITY, Sequence(index as u64 + 1), 1, operations);
+                let header = record::seal(Seed::of(IDENTITY), Sequence(index as u64 + 1), 1, operations);
                 pending.append(end, [&header, operations]);
                 end += (header.len() + operations.len()) as u64;
                 sizes.push(operations.len());
@@ -454,13 +457,13 @@ mod tests {
             for (index, &length) in lengths.iter().enumerate() {
                 let length = if noise.is_empty() { 0 } else { length };
                 let body: Vec<u8> = noise.iter().cycle().take(length).copied().collect();
-                stream.extend_from_slice(&record::seal(IDENTITY, Sequence(index as u64 + 1), 1, &body));
+                stream.extend_from_slice(&record::seal(Seed::of(IDENTITY), Sequence(index as u64 + 1), 1, &body));
                 stream.extend_from_slice(&body);
             }
             stream.extend_from_slice(&noise);
             for (index, payload) in stream.chunks(PAYLOAD_BYTES as usize).enumerate() {
                 let number = start.block() + index as u64;
-                let mut block = Head::written(number, Position(0)).encode(IDENTITY).to_vec();
+                let mut block = Head::written(number, Position(0)).encode(Seed::of(IDENTITY)).to_vec();
                 block.extend_from_slice(payload);
                 block.resize(BLOCK_BYTES, 0xff);
                 disk.write(Structure::Log, layout.log_block(number), &block, true).unwrap();

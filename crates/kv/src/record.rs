@@ -1,7 +1,7 @@
 //! One batch in the stream: a header, then its operations.
 
 use crate::batch::Operations;
-use crate::layout::{checksum, put_u32, put_u64, u32_at, u64_at};
+use crate::layout::{Seed, checksum, put_u32, put_u64, u32_at, u64_at};
 use crate::stream::Sequence;
 use nvmed_mutant::Mutant;
 use nvmed_units::bounded;
@@ -25,12 +25,12 @@ pub(crate) struct Header {
 }
 
 /// The header for `operations` as they go to the stream.
-pub(crate) fn seal(identity: u64, sequence: Sequence, epoch: u64, operations: &[u8]) -> [u8; HEADER_BYTES] {
+pub(crate) fn seal(seed: Seed, sequence: Sequence, epoch: u64, operations: &[u8]) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     put_u32(&mut header, 4, bounded(operations.len(), "a batch is at most a megabyte"));
     put_u64(&mut header, 8, sequence.0);
     put_u64(&mut header, 16, epoch);
-    let crc = checksum(identity, &[&header[4..], operations]);
+    let crc = seed.checksum(&[&header[4..], operations]);
     put_u32(&mut header, 0, crc);
     header
 }
@@ -100,7 +100,7 @@ mod tests {
     };
 
     fn record(identity: u64, sequence: u64, epoch: u64, operations: &[u8]) -> Vec<u8> {
-        [&seal(identity, Sequence(sequence), epoch, operations)[..], operations].concat()
+        [&seal(Seed::of(identity), Sequence(sequence), epoch, operations)[..], operations].concat()
     }
 
     fn is_record(bytes: &[u8]) -> bool {

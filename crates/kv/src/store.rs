@@ -4,7 +4,7 @@ use crate::checkpoint::{Checkpointer, Room};
 use crate::commit::{Barrier, Commits};
 use crate::delta::Delta;
 use crate::disk::{self, Disk, Written};
-use crate::layout::Layout;
+use crate::layout::{Layout, Seed};
 use crate::log::{self, Appender};
 use crate::nodes::Nodes;
 use crate::pace::Pace;
@@ -177,6 +177,8 @@ impl PendingMemory {
 pub struct Store {
     pub(crate) disk: Disk,
     pub(crate) identity: u64,
+    /// Of its records.
+    seed: Seed,
     pub(crate) ring_blocks: u64,
     /// What `open` found lost.
     flaws: Vec<Flaw>,
@@ -292,6 +294,7 @@ impl Store {
             },
             disk,
             identity,
+            seed: Seed::of(identity),
             ring_blocks: layout.ring_blocks(),
             flaws: recovered.flaws,
             state: RwLock::new(state),
@@ -414,7 +417,7 @@ impl Store {
     }
 
     fn apply_to(&self, state: &mut State, operations: &[u8], flush_first: bool) -> Sequence {
-        let header = record::seal(self.identity, state.sequence.next(), self.epoch, operations);
+        let header = record::seal(self.seed, state.sequence.next(), self.epoch, operations);
         self.pending.append(state.end, [&header, operations]);
         state.apply(operations);
         if flush_first {

@@ -477,6 +477,9 @@ impl Memory {
     /// As [`Memory::store`].
     pub fn zero(&self, at: u64, bytes: u64, release: bool) -> Result<(), Status> {
         let span = self.inside_of(at, bytes);
+        if bytes == 0 {
+            return Ok(());
+        }
         self.note(|| What::Zero { at, bytes });
         match &self.buffer {
             None => self.medium.zero(span, release),

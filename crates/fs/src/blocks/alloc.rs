@@ -7,6 +7,7 @@
 //! reused only after the record that freed it is on the device (decision 6).
 
 use crate::error::FsError;
+use crate::hash::Numbers;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_layout::Damage;
@@ -110,7 +111,7 @@ struct Group {
 struct Space {
     start: u64,
     end: u64,
-    chunks: HashMap<u64, Box<Chunk>>,
+    chunks: HashMap<u64, Box<Chunk>, Numbers>,
     chunks_max: usize,
     /// Few blocks below this one are free: short runs are looked for from here on, so that what was freed is
     /// used again before the medium grows (a sparse image stays small).
@@ -131,7 +132,14 @@ impl Allocator {
             let low = cursor.clamp(start, end);
             let chunks_max = CHUNKS_MAX / GROUPS_MAX as usize;
             Group {
-                space: Mutex::new(Space { start, end, chunks: HashMap::new(), chunks_max, low, cursor: low }),
+                space: Mutex::new(Space {
+                    start,
+                    end,
+                    chunks: HashMap::default(),
+                    chunks_max,
+                    low,
+                    cursor: low,
+                }),
                 full: AtomicBool::new(low == end),
                 low: AtomicU64::new(low),
             }
