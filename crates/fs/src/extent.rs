@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// limit.
 pub(crate) const EXTENT_BLOCKS_MAX: u32 = 1 << 15;
 
-/// Extents that are looked at one by one: as many as most files have, for which a search costs four times as much.
+/// Extents that are looked at one by one: as many as most files have.
 const FEW: usize = 4;
 
 /// What a page of a file lies on, and how far that goes on.
@@ -77,6 +77,9 @@ impl Whereabouts {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {
     map: BTreeMap<Page, Extent>,
+    /// All of them, in order, while there are [`FEW`]: a search of the map costs each read and write five times as
+    /// much.
+    few: [Extent; FEW],
     /// Pages at which records of their own have changed.
     touched: Vec<Page>,
     blocks: u64,
@@ -88,7 +91,15 @@ impl Extents {
         let end = self.map.last_key_value().map_or(Page::FIRST, |(_, last)| last.logical_end());
         self.blocks += u64::from(extent.blocks);
         self.map.insert(extent.logical, extent);
+        self.mirror();
         extent.logical >= end
+    }
+
+    /// The map has changed.
+    fn mirror(&mut self) {
+        if self.map.len() <= FEW {
+            self.few.iter_mut().zip(self.map.values()).for_each(|(place, extent)| *place = *extent);
+        }
     }
 
     /// How many there are.
@@ -121,10 +132,10 @@ impl Extents {
     /// The last extent that begins at a page or before.
     #[inline]
     fn reaching(&self, page: Page) -> Option<&Extent> {
-        if self.map.len() > FEW {
-            return self.map.range(..=page).next_back().map(|(_, extent)| extent);
+        match self.few.get(..self.map.len()) {
+            Some(few) => few.iter().rev().find(|extent| extent.logical <= page),
+            None => self.map.range(..=page).next_back().map(|(_, extent)| extent),
         }
-        self.map.values().take_while(|extent| extent.logical <= page).last()
     }
 
     /// What a page lies on.
@@ -175,10 +186,12 @@ impl Extents {
         self.blocks += u64::from(extent.blocks);
         self.touched.push(extent.logical);
         self.map.insert(extent.logical, extent);
+        self.mirror();
     }
 
     fn take(&mut self, logical: Page) -> Option<Extent> {
         let extent = self.map.remove(&logical)?;
+        self.mirror();
         let rest = self.blocks.checked_sub(extent.blocks.into());
         self.blocks = rest.expect("a file has the blocks of its extents");
         self.touched.push(logical);

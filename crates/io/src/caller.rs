@@ -70,10 +70,12 @@ pub(crate) fn ask_threads() {
     ASKS_THREADS.store(true, Ordering::Relaxed);
 }
 
-/// Gives the thread back what it was, whichever way the work ends.
-struct Restore(Option<Urgency>);
+/// A thread's urgency until this is dropped, whichever way the work ends: then it is what it was before.
+#[derive(Debug)]
+#[must_use = "what is dropped has ended"]
+pub struct Told(Option<Urgency>);
 
-impl Drop for Restore {
+impl Drop for Told {
     fn drop(&mut self) {
         TOLD.with(|told| told.set(self.0));
     }
@@ -82,8 +84,13 @@ impl Drop for Restore {
 /// Does `work` as somebody so urgent; afterwards, after a panic too, the thread is what it was before. Nested work is
 /// what the innermost says.
 pub fn with<T>(urgency: Urgency, work: impl FnOnce() -> T) -> T {
-    let _restore = Restore(TOLD.with(|told| told.replace(Some(urgency))));
+    let _told = begin(urgency);
     work()
+}
+
+/// As [`with`], until what this answers is dropped; of several, the last one first.
+pub fn begin(urgency: Urgency) -> Told {
+    Told(TOLD.with(|told| told.replace(Some(urgency))))
 }
 
 /// How urgent this thread is: as [`with`] said, else as its I/O class says where threads are asked

@@ -244,6 +244,25 @@ impl Medium {
         }
     }
 
+    /// The memory of a short range, if it can be copied from at once ([`Image::present`]).
+    #[inline]
+    pub(crate) fn present(&self, span: Span) -> Option<&Mapping> {
+        match &self.bytes {
+            Bytes::File(image) => image.present(span),
+            Bytes::Ram(ram) => Some(&ram.reads),
+        }
+    }
+
+    /// The memory of a short range, if it can be stored to at once, and nobody has to be told of it.
+    #[inline]
+    pub(crate) fn present_to_store(&self, span: Span) -> Option<&Mapping> {
+        match &self.bytes {
+            Bytes::File(_) if self.flush == FlushTo::Host => None,
+            Bytes::File(image) => image.present_to_store(span),
+            Bytes::Ram(ram) => Some(&ram.stores),
+        }
+    }
+
     /// Has `put` store to memory that the medium has, or `fill` give what goes by a call ([`Image::store`]).
     ///
     /// # Errors

@@ -283,6 +283,15 @@ impl Memory {
         })
     }
 
+    /// The memory of a short range, to be read at the range's own offset: none where that takes more than a copy. What
+    /// was copied counts if [`Mapping::is_cut`] says no afterwards.
+    #[inline]
+    #[must_use]
+    pub fn present(&self, at: u64, bytes: usize) -> Option<&Mapping> {
+        let span = self.inside(at, bytes);
+        if self.buffer.is_some() { None } else { self.medium.present(span) }
+    }
+
     /// Copies `bytes` bytes at `at` to `to_offset` of `to`.
     ///
     /// # Errors
@@ -359,11 +368,25 @@ impl Memory {
     ///
     /// # Errors
     /// As [`Memory::store`].
+    #[inline]
     pub fn take(&self, at: u64, bytes: &[u8]) -> Result<bool, Status> {
         if cfg!(debug_assertions) && self.record.get().is_some() {
             return self.take_recorded(at, bytes);
         }
         let span = self.inside(at, bytes.len());
+        let present = if self.buffer.is_some() { None } else { self.medium.present_to_store(span) };
+        if let Some(memory) = present
+            && self.medium.write_back.take(memory, at as usize, bytes) == bytes.len()
+            && !memory.is_cut()
+        {
+            return Ok(true);
+        }
+        self.take_with_care(span, bytes)
+    }
+
+    /// As [`Memory::take`], whatever that takes; some may be stored already.
+    #[inline(never)]
+    fn take_with_care(&self, span: Span, bytes: &[u8]) -> Result<bool, Status> {
         let way = self.medium.write_back;
         let hole = Cell::new(None);
         let put = |memory: &Mapping, at, done, part| {

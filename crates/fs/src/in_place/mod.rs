@@ -18,7 +18,7 @@ mod write;
 use crate::error::FsError;
 use crate::extent::BlockMapping;
 use crate::flight::DIRECT_ALIGN_MIN;
-use crate::in_place::stripes::{STRIPE_BYTES, Stripes};
+use crate::in_place::stripes::{STRIPE_BYTES, Stripe, Stripes};
 use crate::inode::Inode;
 use crate::mapper::Mapper;
 use crate::memory::Memory;
@@ -98,12 +98,27 @@ impl InPlace {
         while done < into.len() {
             let position = at + done as u64;
             let part = ((STRIPE_BYTES - position.0 % STRIPE_BYTES) as usize).min(into.len() - done);
-            let into = &mut into[done..done + part];
-            let copy = || self.medium.give(from + done as u64, into);
-            self.stripes.of(inode.ino, position).copied(copy)?;
+            let (from, into) = (from + done as u64, &mut into[done..done + part]);
+            let stripe = self.stripes.of(inode.ino, position);
+            if !self.copy_present(stripe, from, into) {
+                self.copy_with_care(stripe, from, into)?;
+            }
             done += part;
         }
         Ok(())
+    }
+
+    /// Copies bytes of a stripe that are there, while nobody stores to it; whether that was so.
+    #[inline]
+    fn copy_present(&self, stripe: &Stripe, from: u64, into: &mut [u8]) -> bool {
+        let Some(memory) = self.medium.present(from, into.len()) else { return false };
+        stripe.copied_once(|| memory.give(from as usize, into)) && !memory.is_cut()
+    }
+
+    /// Copies bytes of a stripe whatever that takes.
+    #[inline(never)]
+    fn copy_with_care(&self, stripe: &Stripe, from: u64, into: &mut [u8]) -> Result<(), Status> {
+        stripe.copied(|| self.medium.give(from, into))
     }
 
     /// Copies bytes to `to` of the medium, which others may be copying as those at `at` of a file, and settles them.

@@ -31,15 +31,10 @@ impl Placement for InPlace {
         if inode.data.residence.is_in_record() {
             return read_record(inode, into, at);
         }
-        let mut done = 0;
-        for into in into.chunks_mut(HELD_BYTES) {
-            let copied = self.read_held(inode, into, at + done as u64);
-            done += copied;
-            if copied < into.len() {
-                break;
-            }
+        if into.len() <= HELD_BYTES {
+            return self.read_held(inode, into, at);
         }
-        done
+        self.read_in_parts(inode, into, at)
     }
 
     fn bring(
@@ -63,14 +58,11 @@ impl Placement for InPlace {
         if inode.data.residence.is_in_record() {
             return 0;
         }
-        let mut done = 0;
-        for from in from.chunks(HELD_BYTES) {
-            let copied = self.overwrite_held(inode, from, at + done as u64);
-            done += copied;
-            if copied < from.len() {
-                break;
-            }
-        }
+        let done = if from.len() <= HELD_BYTES {
+            self.overwrite_held(inode, from, at)
+        } else {
+            self.overwrite_in_parts(inode, from, at)
+        };
         if done > 0 {
             self.note_stored(inode);
         }
@@ -185,6 +177,33 @@ fn read_record(inode: &Inode, into: &mut [u8], at: ByteOffset) -> usize {
     door::give(&there[..first.len()], first);
     give_zeroes(rest);
     into.len()
+}
+
+/// Copies of more bytes than extents are held for.
+impl InPlace {
+    fn read_in_parts(&self, inode: &Inode, into: &mut [u8], at: ByteOffset) -> usize {
+        let mut done = 0;
+        for into in into.chunks_mut(HELD_BYTES) {
+            let copied = self.read_held(inode, into, at + done as u64);
+            done += copied;
+            if copied < into.len() {
+                break;
+            }
+        }
+        done
+    }
+
+    fn overwrite_in_parts(&self, inode: &Inode, from: &[u8], at: ByteOffset) -> usize {
+        let mut done = 0;
+        for from in from.chunks(HELD_BYTES) {
+            let copied = self.overwrite_held(inode, from, at + done as u64);
+            done += copied;
+            if copied < from.len() {
+                break;
+            }
+        }
+        done
+    }
 }
 
 impl InPlace {

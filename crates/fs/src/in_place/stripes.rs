@@ -72,12 +72,25 @@ impl Stripe {
                 return copied;
             }
         }
-        self.copied_alone(copy)
+        self.copied_alone(&mut copy)
+    }
+
+    /// Copies by `copy`, once; whether nobody stored meanwhile.
+    #[inline]
+    pub fn copied_once(&self, copy: impl FnOnce()) -> bool {
+        // Barrier P2, pairs with P1 and P3.
+        let before = self.version.load(Ordering::Acquire);
+        if before & 1 == 1 {
+            return false;
+        }
+        copy();
+        fence(Ordering::Acquire);
+        self.version.load(Ordering::Relaxed) == before
     }
 
     /// As [`Stripe::copied`], with those kept out who store.
     #[cold]
-    fn copied_alone<E>(&self, mut copy: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    fn copied_alone<E>(&self, copy: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
         let _lock = self.lock.lock();
         copy()
     }
