@@ -16,7 +16,7 @@ pub(crate) trait Allocation: Bytes {
     ///
     /// # Errors
     /// The store's.
-    fn prepare(&self, _inode: &Arc<Inode>) -> Result<(), FsError> {
+    fn prepare(&self, _grow: &Growing<'_>, _inode: &Arc<Inode>) -> Result<(), FsError> {
         Ok(())
     }
 
@@ -62,7 +62,7 @@ pub(crate) trait Allocation: Bytes {
         let grow = inode.data.grow();
         let file_end = inode.end();
         let grows = range.end > file_end && !how.keep_size;
-        self.prepare(inode)?;
+        self.prepare(&grow, inode)?;
         if how.punch_hole || how.zero_range {
             let inside = range.start..range.end.min(if how.keep_size { file_end } else { range.end });
             self.zero_edges(&grow, inode, &inside, file_end)?;

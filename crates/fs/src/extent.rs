@@ -41,6 +41,8 @@ pub(crate) struct Whereabouts {
     pub(crate) recorded: Option<Extents>,
     /// Blocks with data of the file that no record tells of yet, behind all that have one.
     pub(crate) fresh: Option<Extent>,
+    /// Blocks that the records have behind the end of the file, as never written, for what is appended next.
+    pub(crate) room: Option<Extent>,
 }
 
 impl Whereabouts {
@@ -152,6 +154,14 @@ impl Extents {
                 BlockMapping::Hole { end: next.map_or(Page::END, |(logical, _)| *logical) }
             }
         }
+    }
+
+    /// How many pages of a range have a block.
+    pub(crate) fn blocks_in(&self, pages: &Range<Page>) -> u64 {
+        let before = self.reaching(pages.start).filter(|extent| extent.logical < pages.start);
+        let inside = self.map.range(pages.clone()).map(|(_, extent)| extent);
+        let of = |extent: &Extent| extent.logical_end().min(pages.end) - extent.logical.max(pages.start);
+        before.filter(|extent| extent.logical_end() > pages.start).into_iter().chain(inside).map(of).sum()
     }
 
     /// Whether a page has a block.

@@ -302,6 +302,9 @@ impl Drop for File {
         if let Some(locks) = self.inode.locks_if_any() {
             locks.drop_owner(LockOwner::Description(self.number));
         }
+        if self.inode.opens.load(Ordering::SeqCst) == 1 {
+            self.core.placed.closing(&self.inode);
+        }
         self.core.meta.closing(&self.inode, self.number);
         let opens = self.inode.opens.fetch_sub(1, Ordering::SeqCst);
         if opens == 0 {

@@ -308,6 +308,11 @@ impl FileData {
         Growing { file: self, _lock: self.grow.lock() }
     }
 
+    /// As [`FileData::grow`], or none when somebody has it.
+    pub(crate) fn try_grow(&self) -> Option<Growing<'_>> {
+        Some(Growing { file: self, _lock: self.grow.try_lock()? })
+    }
+
     /// What maps the file into programs, locked.
     pub(crate) fn map(&self) -> MutexGuard<'_, Option<Box<Map>>> {
         self.map.lock()

@@ -222,6 +222,14 @@ impl Placed {
         ask!(self, placement => placement.unrecorded.is_clean(inode))
     }
 
+    /// The last description of an inode is being closed.
+    pub(crate) fn closing(&self, inode: &Arc<Inode>) {
+        match self {
+            Self::Pages(_) => {}
+            Self::InPlace(place) => place.closing(inode),
+        }
+    }
+
     /// The inode leaves memory: what is held for it goes.
     pub(crate) fn forget(&self, inode: &Arc<Inode>) {
         ask!(self, placement => placement.forget(inode));

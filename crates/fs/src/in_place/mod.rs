@@ -12,6 +12,7 @@ mod placement;
 mod record;
 mod resize;
 mod restore;
+mod room;
 mod stripes;
 mod write;
 
@@ -166,6 +167,15 @@ impl InPlace {
     fn load(&self, inode: &Inode) -> Result<(), FsError> {
         let mut state = inode.lock();
         self.meta.with_extents(inode, &mut state, |_, _| Ok(()))
+    }
+
+    /// The last description of a file is being closed: nobody appends to it any more.
+    pub(crate) fn closing(&self, inode: &Arc<Inode>) {
+        // One without a name goes with all its blocks.
+        if inode.nlink() > 0 && inode.data.extents.read().room.is_some() {
+            // What cannot be recorded as free stays, as after a power cut.
+            let _ = self.meta.drop_room(&inode.data.grow(), inode);
+        }
     }
 
     /// The inode leaves memory: what no record tells of goes, promises are given back.

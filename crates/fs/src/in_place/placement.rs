@@ -83,6 +83,7 @@ impl Placement for InPlace {
         assert!(grow.is_of(&inode.data), "the end of inode {} is zeroed under another's lock", inode.ino);
         // What comes behind a gap was not stored from here on: the record says first what was.
         self.record_up_to(&inode.data.quiet(), inode, end)?;
+        self.meta.drop_room(grow, inode)?;
         let within = end.within();
         if within == 0 || Mutant::TailNotZeroed.is_made() || inode.data.residence.is_in_record() {
             return Ok(());

@@ -3,6 +3,7 @@
 use crate::error::FsError;
 use crate::filedata::Quiet;
 use crate::in_place::InPlace;
+use crate::in_place::room::NewRoom;
 use crate::inode::Inode;
 use crate::map::Mappings;
 use crate::metadata::promises::PagePromise;
@@ -66,21 +67,61 @@ impl InPlace {
     }
 
     fn record_fresh(&self, inode: &Arc<Inode>, reached: Extent, end: ByteOffset) -> Result<(), FsError> {
-        let blocks = u64::from(reached.blocks);
-        self.meta.edit(inode, blocks, |change, extents, record| {
+        let room = self.new_room(inode, &reached, end);
+        let blocks = self.tell(inode, &reached, end.0, room.as_ref().map(NewRoom::extent))?;
+        let data = &inode.data;
+        if blocks > 0 {
+            inode.counted(|| data.purse.redeemed(&self.meta.blocks.ledger, blocks));
+        }
+        {
+            let mut held = data.extents.write();
+            // Somebody may have appended meanwhile.
+            held.fresh = held.fresh.and_then(|fresh| behind(&fresh, reached.logical_end()));
+        }
+        if let Some(room) = room {
+            room.recorded();
+        }
+        Ok(())
+    }
+
+    /// Has the record tell that an extent has data, and of a size that it reaches, with new room behind it; how many
+    /// blocks no record had until now. The others were never written, and lie before those.
+    pub(super) fn tell(
+        &self,
+        inode: &Arc<Inode>,
+        extent: &Extent,
+        size: u64,
+        room: Option<Extent>,
+    ) -> Result<u64, FsError> {
+        let pages = extent.pages();
+        let known = loop {
+            // They are forgotten when a file is closed.
+            if let Some(all) = &inode.data.extents.read().recorded {
+                break all.blocks_in(&pages);
+            }
+            self.load(inode)?;
+        };
+        let blocks = u64::from(extent.blocks) - known;
+        let charged = blocks + room.map_or(0, |room| room.blocks.into());
+        self.meta.edit(inode, charged, |change, extents, record| {
             // What was written had a promise, of room for its records too.
             change.use_headroom();
             change.require_flush();
-            record.size = record.size.max(end.0);
-            extents.insert(reached);
-            change.use_run((&reached).into())
+            record.size = record.size.max(size);
+            if known > 0 {
+                extents.cut(pages, drop);
+            }
+            extents.insert(*extent);
+            if let Some(new) = behind(extent, extent.logical + known) {
+                change.use_run((&new).into())?;
+            }
+            if let Some(room) = room {
+                extents.insert(room);
+                change.use_run((&room).into())?;
+            }
+            Ok(())
         })?;
-        let data = &inode.data;
-        inode.counted(|| data.purse.redeemed(&self.meta.blocks.ledger, blocks));
-        let mut held = data.extents.write();
-        // Somebody may have appended meanwhile.
-        held.fresh = held.fresh.and_then(|fresh| behind(&fresh, reached.logical_end()));
-        Ok(())
+        Ok(blocks)
     }
 
     /// Gives back blocks that no record tells of, from a page on.
@@ -107,7 +148,7 @@ fn before(extent: &Extent, page: Page) -> Option<Extent> {
 }
 
 /// The part of an extent from a page on.
-fn behind(extent: &Extent, page: Page) -> Option<Extent> {
+pub(super) fn behind(extent: &Extent, page: Page) -> Option<Extent> {
     let skipped = page.0.saturating_sub(extent.logical.0).min(extent.blocks.into());
     let blocks = extent.blocks - skipped as u32;
     (blocks > 0).then(|| Extent {

@@ -39,6 +39,8 @@ impl InPlace {
         if before > end {
             self.set_size(inode, end);
         }
+        // It goes with what lies behind the end.
+        inode.data.extents.write().room = None;
         let removed = if is_shown {
             self.hide_behind(grow, inode, (before, end))
         } else {
@@ -61,7 +63,8 @@ impl InPlace {
 
 impl Allocation for InPlace {
     /// The records tell of all that the file has, before any of it goes.
-    fn prepare(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+    fn prepare(&self, grow: &Growing<'_>, inode: &Arc<Inode>) -> Result<(), FsError> {
+        self.meta.drop_room(grow, inode)?;
         let quiet = inode.data.quiet();
         self.meta.drop_prealloc(inode);
         self.record_up_to(&quiet, inode, inode.end())

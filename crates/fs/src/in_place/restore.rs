@@ -35,6 +35,14 @@ impl InPlace {
             && page < pages.end
         {
             match self.mapping(inode, page)? {
+                // Of the room that the file had.
+                BlockMapping::Block { block, end, unwritten: true }
+                    if block.0 == page.0.wrapping_add(shift) =>
+                {
+                    let blocks = (end.min(pages.end) - page) as u32;
+                    extents.push(Extent { logical: page, physical: block, blocks, flags: 0 });
+                    page = end;
+                }
                 // The batch that tells of it was in the dead process's memory, too.
                 BlockMapping::Block { end, .. } => page = end,
                 BlockMapping::Hole { end } => {
@@ -65,20 +73,15 @@ impl InPlace {
     /// The store's; [`FsError::NoSpace`].
     pub(crate) fn restore(&self, found: &Found) -> Result<(), FsError> {
         let Found { inode, size, extents } = found;
-        let blocks = extents.iter().map(|extent| u64::from(extent.blocks)).sum();
         if *size <= inode.lock().record().size {
             return self.truncate(inode, *size);
         }
+        // More than it takes where some of them were recorded.
+        let blocks = extents.iter().map(|extent| u64::from(extent.blocks)).sum();
         let mut promise = PagePromise::make(&self.meta, inode, blocks)?;
         for extent in extents {
-            self.meta.edit(inode, extent.blocks.into(), |change, all, record| {
-                change.use_headroom();
-                change.require_flush();
-                all.insert(*extent);
-                record.size = record.size.max(extent.logical_end().start().0.min(*size));
-                change.use_run(extent.into())
-            })?;
-            promise.redeemed(extent.blocks.into());
+            let reached = extent.logical_end().start().0.min(*size);
+            promise.redeemed(self.tell(inode, extent, reached, None)?);
         }
         let _grow = inode.data.grow();
         self.meta.record_size(inode, *size, || true)?;

@@ -97,6 +97,14 @@ impl InPlace {
                 Ok(part.from.len())
             }
             BlockMapping::Block { block, end, .. } => {
+                if piece.follows
+                    && let Some(room) = self.room_at(inode, page)
+                {
+                    let part = piece.until(room.logical_end());
+                    self.fill(&part, block)?;
+                    self.use_room(inode, &room, part.pages().end)?;
+                    return Ok(part.from.len());
+                }
                 let part = piece.until(end.min(page + STEP_BLOCKS));
                 self.fill(&part, block)?;
                 self.show(inode, &part, 0, |_, extents| {
@@ -198,7 +206,13 @@ impl InPlace {
     }
 
     /// Blocks from `page` on have data of the file, as the fresh ones before them, where those end.
-    fn go_on(&self, inode: &Arc<Inode>, fresh: Option<Extent>, page: Page, run: Run) -> Result<(), FsError> {
+    pub(super) fn go_on(
+        &self,
+        inode: &Arc<Inode>,
+        fresh: Option<Extent>,
+        page: Page,
+        run: Run,
+    ) -> Result<(), FsError> {
         let joins = |fresh: &Extent| fresh.logical_end() == page && fresh.physical_end() == run.start;
         if fresh.is_some_and(|fresh| !joins(&fresh)) {
             // There is one note of where fresh blocks lie.

@@ -10,6 +10,7 @@ mod extents;
 pub(crate) mod growth;
 pub(crate) mod holdings;
 pub(crate) mod promises;
+mod room;
 pub(crate) mod times;
 pub(crate) mod zone;
 

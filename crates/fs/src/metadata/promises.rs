@@ -109,6 +109,7 @@ impl Metadata {
             for inode in self.inodes.collect(|inode| inode.data.ahead().is_some()) {
                 self.drop_prealloc(&inode);
             }
+            self.drop_rooms();
             ledger.reserve(blocks)
         })?;
         // Counted first: whoever asks at the same time leaves room for these records, too.

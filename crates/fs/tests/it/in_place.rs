@@ -318,3 +318,152 @@ fn a_write_leaves_blocks_where_they_are() {
     file.pwrite(&[1; 8192], 0).unwrap();
     assert_eq!(file.location(0).unwrap(), None);
 }
+
+/// Appends a piece to a file, and syncs it, so often.
+fn append_and_sync(file: &File, bytes: u8, rounds: usize) {
+    for _ in 0..rounds {
+        file.pwrite(&[bytes; 3000], file.stat().size).unwrap();
+        file.fsync().unwrap();
+    }
+}
+
+/// Blocks that a file has beyond those of its bytes.
+fn room_of(file: &File) -> u64 {
+    let stat = file.stat();
+    stat.blocks_512 / 8 - stat.size.div_ceil(4096)
+}
+
+#[test]
+fn a_file_that_is_appended_and_synced_has_room_until_it_is_closed() {
+    let ground = Ground::medium(64 << 20);
+    let Ground::Medium(medium) = &ground else { unreachable!("it was just made") };
+    let files = ground.mount(CACHE_BYTES);
+    let free = files.statfs().blocks_free;
+    let file = open(&files, "log");
+    append_and_sync(&file, 1, 2);
+    assert!(room_of(&file) > 4, "{} blocks of room", room_of(&file));
+    let record = Record::new();
+    medium.record(Arc::clone(&record));
+    let data = FileSystem::probe(&ground.device()).unwrap().data_first * 4096;
+    append_and_sync(&file, 1, 8);
+    let mut logged = 0;
+    for event in record.take() {
+        if let What::Store { at, bytes } = event.what
+            && at < data
+        {
+            logged += bytes.len();
+        }
+    }
+    // With blocks and counters it would be three times as much.
+    assert!(logged < 8 * 250, "{logged} bytes of log for 8 syncs that tell of a size");
+    // A gap, a cut, and room of another kind take it away.
+    file.pwrite(b"end", 200_000).unwrap();
+    assert_eq!(file.stat().blocks_512 / 8, 8 + 1, "no blocks in the gap, and none behind");
+    append_and_sync(&file, 2, 20);
+    file.truncate(200_003).unwrap();
+    append_and_sync(&file, 3, 5);
+    let mut bytes = vec![9; 300_000];
+    assert_eq!(file.pread(&mut bytes, 0).unwrap(), 215_003);
+    assert!(bytes[..30_000].iter().all(|&byte| byte == 1));
+    assert!(bytes[30_000..200_000].iter().all(|&byte| byte == 0), "a gap is zeroes");
+    assert!(&bytes[200_000..200_003] == b"end" && bytes[200_003..215_003].iter().all(|&byte| byte == 3));
+    drop(file);
+    // Pages 0 to 7 and 48 to 52.
+    assert_eq!(free - files.statfs().blocks_free, 8 + 5);
+    let files = ground.remount(files);
+    assert_eq!(free - files.statfs().blocks_free, 8 + 5);
+    files.unmount().unwrap();
+    drop(files);
+    ground.assert_sound();
+}
+
+#[test]
+fn what_was_appended_to_room_outlives_the_process() {
+    let ground = Ground::medium(64 << 20);
+    let dead = memory(CACHE_BYTES);
+    let files = FileSystem::mount(ground.parts(dead.clone(), MountOptions::default())).unwrap();
+    let file = open(&files, "log");
+    append_and_sync(&file, 1, 5);
+    assert!(room_of(&file) > 0);
+    for round in 0..30u8 {
+        file.pwrite(&[2; 3000], 15_000 + u64::from(round) * 3000).unwrap();
+    }
+    std::mem::forget((file, files));
+    let parts = || ground.parts(memory(CACHE_BYTES), MountOptions::default());
+    std::mem::forget(salvage(parts(), &dead, &[]).unwrap());
+    let files = salvage(parts(), &dead, &[]).unwrap();
+    let mut bytes = vec![0; 120_000];
+    let file = open(&files, "log");
+    assert_eq!(file.pread(&mut bytes, 0).unwrap(), 105_000);
+    assert!(bytes[..15_000].iter().all(|&byte| byte == 1), "what was synced");
+    assert!(bytes[15_000..105_000].iter().all(|&byte| byte == 2), "what was not");
+    drop(file);
+    files.unmount().unwrap();
+    drop(files);
+    ground.assert_sound();
+}
+
+#[test]
+fn who_finds_no_space_is_given_the_room_of_others() {
+    let ground = Ground::medium(16 << 20);
+    let files = ground.mount(CACHE_BYTES);
+    let log = open(&files, "log");
+    append_and_sync(&log, 1, 3);
+    assert!(room_of(&log) > 0);
+    let other = open(&files, "other");
+    let mut at = 0;
+    while other.pwrite(&[2; 4096], at).is_ok() {
+        at += 4096;
+    }
+    assert_eq!((files.statfs().blocks_free, room_of(&log)), (0, 0));
+    // The log goes on when there is space again.
+    other.truncate(0).unwrap();
+    append_and_sync(&log, 1, 3);
+    let mut bytes = vec![0; 20_000];
+    assert_eq!(log.pread(&mut bytes, 0).unwrap(), 18_000);
+    assert!(bytes[..18_000].iter().all(|&byte| byte == 1));
+    drop((log, other));
+    files.unmount().unwrap();
+    drop(files);
+    ground.assert_sound();
+}
+
+#[test]
+fn room_is_not_where_a_program_has_allocated_itself() {
+    let ground = Ground::medium(64 << 20);
+    let files = ground.mount(CACHE_BYTES);
+    let free = files.statfs().blocks_free;
+    let file = open(&files, "log");
+    let keep = Allocate { keep_size: true, punch_hole: false, zero_range: false };
+    append_and_sync(&file, 1, 2);
+    // It takes room away, and gives its own back by a cut alone.
+    file.fallocate(keep, 40_960, 8192).unwrap();
+    append_and_sync(&file, 1, 10);
+    let mut bytes = vec![0; 40_000];
+    assert_eq!(file.pread(&mut bytes, 0).unwrap(), 36_000);
+    assert!(bytes[..36_000].iter().all(|&byte| byte == 1));
+    drop(file);
+    // Pages 0 to 8, and 10 and 11.
+    assert_eq!(free - files.statfs().blocks_free, 9 + 2);
+    files.unmount().unwrap();
+    drop(files);
+    ground.assert_sound();
+}
+
+/// The records' extents are not in memory any more then.
+#[test]
+fn what_was_appended_to_room_is_recorded_after_the_close() {
+    let ground = Ground::medium(64 << 20);
+    let files = ground.mount(CACHE_BYTES);
+    let file = open(&files, "log");
+    append_and_sync(&file, 1, 3);
+    file.pwrite(&[2; 9000], 9000).unwrap();
+    drop(file);
+    let files = ground.remount(files);
+    let mut bytes = vec![0; 20_000];
+    assert_eq!(open(&files, "log").pread(&mut bytes, 0).unwrap(), 18_000);
+    assert!(bytes[..9000].iter().all(|&byte| byte == 1) && bytes[9000..18_000].iter().all(|&byte| byte == 2));
+    files.unmount().unwrap();
+    drop(files);
+    ground.assert_sound();
+}
