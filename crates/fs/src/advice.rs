@@ -8,6 +8,7 @@ use crate::filedata::AS_MOUNTED;
 use crate::status::OpenFlags;
 use core::sync::atomic::Ordering;
 use nvmed_layout::FileType;
+use nvmed_nvm::Hint;
 use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +33,7 @@ pub enum Advice {
 
 impl File {
     /// Takes a program's advice. `Normal`, `Sequential` and `Random` are about this open description and the whole
-    /// file; 0 bytes reach to its end.
+    /// file (in place, about the file, whoever reads it); 0 bytes reach to its end.
     ///
     /// # Errors
     /// [`FsError::BadDescriptor`] for what is no open file; with `WillNeed` and `DontNeed` what reading or writing
@@ -44,11 +45,18 @@ impl File {
         let (offset, file_end) = (ByteOffset(offset), self.inode.end());
         let end = if bytes == 0 { ByteOffset::END } else { offset.saturating_plus(bytes) };
         match advice {
-            Advice::Normal => self.set_readahead(self.core.placed.window_pages().0 * PAGE),
+            Advice::Normal => {
+                self.set_readahead(self.core.placed.window_pages().0 * PAGE);
+                self.core.placed.expect(&self.inode, Hint::Normal);
+            }
             Advice::Sequential => {
                 self.set_readahead(self.core.placed.window_pages().0 * PAGE * SEQUENTIAL_WINDOWS);
+                self.core.placed.expect(&self.inode, Hint::Sequential);
             }
-            Advice::Random => self.set_readahead(0),
+            Advice::Random => {
+                self.set_readahead(0);
+                self.core.placed.expect(&self.inode, Hint::Random);
+            }
             Advice::WillNeed => {
                 self.core.placed.fill_range(&self.inode, offset.page()..end.min(file_end).page_end())?;
             }

@@ -252,6 +252,12 @@ impl FileSystem {
         self.core.placed.cache_stats()
     }
 
+    /// What the buffer before the memory has done on which files are in place; none where there is none.
+    #[must_use]
+    pub fn buffer_stats(&self) -> Option<nvmed_nvm::BufferStats> {
+        self.core.placed.buffer_stats()
+    }
+
     /// Copies of superblocks and of the log's last block that were lost, which this mount has written again.
     #[must_use]
     pub fn mended(&self) -> &[LostCopy] {

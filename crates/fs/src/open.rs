@@ -116,6 +116,9 @@ impl Core {
         if flags.has(OpenFlags::TRUNCATE) && !made && !flags.has(OpenFlags::PATH) {
             self.placed.truncate(&file.inode, 0)?;
         }
+        if flags.reads() && !made {
+            self.placed.opened(&file.inode);
+        }
         if flags.reads() && !made && file.stamps(flags) {
             self.meta.accessed_first(&file.inode);
         }

@@ -19,6 +19,7 @@ use crate::status::Allocate;
 use core::any::Any;
 use core::ops::Range;
 use nvmed_io::Handle;
+use nvmed_nvm::Hint;
 use nvmed_sys::QuietFd;
 use nvmed_sys::sync::Arc;
 use nvmed_units::{ByteOffset, Page};
@@ -236,6 +237,27 @@ impl Placed {
     }
 }
 
+/// What is said of how files will be used.
+impl Placed {
+    /// A file was opened to be read.
+    #[inline]
+    pub(crate) fn opened(&self, inode: &Inode) {
+        match self {
+            // Each read tells where it is.
+            Self::Pages(_) => {}
+            Self::InPlace(place) => place.opened(inode),
+        }
+    }
+
+    /// A program has said how it will read a file; with pages its description keeps that.
+    pub(crate) fn expect(&self, inode: &Inode, hint: Hint) {
+        match self {
+            Self::Pages(_) => {}
+            Self::InPlace(place) => place.advise(inode, ByteOffset::FIRST, ByteOffset::END, hint),
+        }
+    }
+}
+
 /// What only a cache has.
 impl Placed {
     /// Pages of the largest readahead window, and of one fill.
@@ -247,22 +269,27 @@ impl Placed {
         }
     }
 
-    /// Reads missing pages, as far as one call may.
+    /// Reads missing pages, as far as one call may; memory begins to bring them, where it has to.
     ///
     /// # Errors
     /// The device's and the store's.
     pub(crate) fn fill_range(&self, inode: &Arc<Inode>, range: Range<Page>) -> Result<(), FsError> {
         match self {
             Self::Pages(pages) => pages.fill_range(inode, range),
-            Self::InPlace(_) => Ok(()),
+            Self::InPlace(place) => {
+                place.advise(inode, range.start.start(), range.end.start(), Hint::WillNeed);
+                Ok(())
+            }
         }
     }
 
-    /// Has the cache forget the clean pages of a range.
+    /// Has the cache, or the buffer before memory, forget the clean pages of a range.
     pub(crate) fn forget_range(&self, inode: &Arc<Inode>, range: Range<Page>) {
         match self {
             Self::Pages(pages) => pages.forget_range(inode, range),
-            Self::InPlace(_) => {}
+            Self::InPlace(place) => {
+                place.advise(inode, range.start.start(), range.end.start(), Hint::DontNeed);
+            }
         }
     }
 
@@ -279,6 +306,14 @@ impl Placed {
         match self {
             Self::Pages(pages) => pages.cache().stats(),
             Self::InPlace(_) => nvmed_cache::Stats::default(),
+        }
+    }
+
+    /// Counters of the buffer before the medium, if it has one.
+    pub(crate) fn buffer_stats(&self) -> Option<nvmed_nvm::BufferStats> {
+        match self {
+            Self::Pages(_) => None,
+            Self::InPlace(place) => place.buffer_stats(),
         }
     }
 

@@ -2,10 +2,11 @@
 //!
 //! In: byte ranges. Out: copies from and to blocks, stores that are settled, changes of extents and sizes. What has a
 //! block is copied in `placement`; first blocks are in `write`, what takes blocks away in `resize`, what a death left
-//! in `restore`, what programs map in `maps`.
+//! in `restore`, what programs map in `maps`, what the medium is told of files in `hints`.
 //! Invariants: who copies from or to a block holds the file's extents, so that nobody takes it away meanwhile; all
 //! bytes between the recorded size and the size were stored, in blocks that are recorded or in `fresh` ones.
 
+mod hints;
 pub(crate) mod location;
 mod maps;
 mod placement;
@@ -39,6 +40,8 @@ pub(crate) struct InPlace {
     medium: Arc<nvmed_nvm::Memory>,
     pub(crate) unrecorded: Unrecorded,
     stripes: Stripes,
+    /// The medium has a buffer that listens to what is said of files.
+    takes_hints: bool,
     /// Something was stored over bytes of files since a flush was asked for that covers all of them.
     stored: AtomicBool,
     /// Size of the largest file whose bytes its record holds.
@@ -71,6 +74,7 @@ impl InPlace {
             medium: Arc::clone(medium),
             unrecorded: Unrecorded::new(meta, memory),
             stripes: Stripes::new(),
+            takes_hints: medium.takes_hints(),
             stored: AtomicBool::new(false),
             inline_bytes: u64::from(options.inline_bytes.min(INLINE_BYTES_MAX)),
             maps_written: AtomicU32::new(0),
@@ -190,6 +194,7 @@ impl InPlace {
         self.meta.give_back_ahead(inode);
         self.meta.drop_prealloc(inode);
         self.unrecorded.forget(inode);
+        self.forget_extents(inode);
         self.draw_ticket(inode);
         self.meta.journal.order.forget(inode.data.ticket.load(Ordering::SeqCst));
     }

@@ -39,6 +39,7 @@ impl InPlace {
         if before > end {
             self.set_size(inode, end);
         }
+        self.forget_extents(inode);
         // It goes with what lies behind the end.
         inode.data.extents.write().room = None;
         let removed = if is_shown {
@@ -81,6 +82,7 @@ impl Allocation for InPlace {
             return self.blank(inode, pages);
         }
         let _quiet = inode.data.quiet();
+        self.forget_extents(inode);
         self.meta.remove_blocks(inode, pages, None)
     }
 

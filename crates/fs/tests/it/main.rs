@@ -8,6 +8,7 @@ mod direct;
 mod faults;
 mod growth;
 mod health;
+mod hints;
 mod in_place;
 mod many;
 mod maps_in_place;
