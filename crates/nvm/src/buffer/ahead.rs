@@ -1,5 +1,6 @@
 //! What comes ahead of readers: frames that follow a use, in the order of the medium or of the object that has it.
 
+use super::frames::Removal;
 use super::streams::{Limits, Space, Use};
 use super::{Below, Buffer, Inner, Prefetch};
 use core::ops::Range;
@@ -7,6 +8,8 @@ use nvmed_image::Span;
 use nvmed_nvme::Status;
 use nvmed_sys::atomic::Ordering;
 
+/// First uses after which what came ahead is of no use, in as many as frames may come ahead.
+const STALE_BUDGETS: u64 = 2;
 /// The part of the frames that one request brings at once.
 const REQUEST_SHARE: usize = 4;
 
@@ -99,10 +102,12 @@ impl Buffer {
             for (frame, part) in self.frames.of(span) {
                 if !self.frames.is_resident(frame) && !inner.coming.contains_key(&frame) {
                     // Nobody waits so that others' frames can begin to come.
-                    let has_room = inner.model.has_room() && self.unused_ahead(inner) < budget;
+                    let has_room = inner.model.has_room() && self.has_budget(inner, below, budget)?;
                     if !has_room || !self.begin(inner, below, frame, false, true)? {
                         return Ok(());
                     }
+                    let uses = inner.streams.uses();
+                    inner.unused.push_back((frame, uses));
                 }
                 inner.streams.brought(stream, position + (part.end() - span.offset));
             }
@@ -110,7 +115,33 @@ impl Buffer {
         Ok(())
     }
 
-    /// Frames that came ahead, or are coming, and that nobody has used yet.
+    /// Whether one more frame may come ahead where `budget` may: of those that came and were not used, the ones that
+    /// were not for long leave first.
+    ///
+    /// # Errors
+    /// As [`Buffer::used`].
+    fn has_budget(&self, inner: &mut Inner, below: Below<'_>, budget: u64) -> Result<bool, Status> {
+        let now = inner.streams.uses();
+        while let Some(&(frame, since)) = inner.unused.front() {
+            let is_unused = inner.coming.contains_key(&frame) || self.frames.is_unused(frame);
+            if is_unused {
+                // What somebody reads is used before so many others are.
+                if self.unused_ahead(inner) < budget || now - since < STALE_BUDGETS * budget {
+                    break;
+                }
+                self.frames.cool(frame);
+                if let Some(index) = inner.taken.position(frame)
+                    && let Removal::Gone { wasted } = self.frames.try_remove(frame)
+                {
+                    self.remove(inner, below, index, wasted)?;
+                }
+            }
+            inner.unused.pop_front();
+        }
+        Ok(self.unused_ahead(inner) < budget)
+    }
+
+    /// How many frames came ahead, or are coming, and nobody has used.
     fn unused_ahead(&self, inner: &Inner) -> u64 {
         let stats = &inner.model.stats;
         let gone = self.used_ahead.load(Ordering::Relaxed) + stats.wasted_ahead;

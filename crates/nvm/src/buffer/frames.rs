@@ -142,6 +142,11 @@ impl Frames {
         self.word(frame).load(Ordering::Acquire) & RESIDENT != 0
     }
 
+    /// Whether it came ahead, and nobody has used it.
+    pub(crate) fn is_unused(&self, frame: u64) -> bool {
+        self.word(frame).load(Ordering::Acquire) & (RESIDENT | AHEAD) == RESIDENT | AHEAD
+    }
+
     /// Whether it is being discarded.
     pub(crate) fn is_closed(&self, frame: u64) -> bool {
         self.word(frame).load(Ordering::Acquire) & CLOSED != 0

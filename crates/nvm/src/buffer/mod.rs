@@ -33,7 +33,7 @@ use nvmed_sys::atomic::Ordering;
 use nvmed_sys::sync::{Mutex, OnceLock};
 use nvmed_sys::{Mapping, Pages};
 use objects::Objects;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use streams::Streams;
 use taken::Taken;
@@ -58,6 +58,8 @@ struct Inner {
     streams: Streams,
     /// Where objects lie.
     objects: Objects,
+    /// Frames that came ahead and may not be used yet, in their order, with how many first uses there were before.
+    unused: VecDeque<(u64, u64)>,
     /// Frames that their reader has left behind: they go before all others.
     passed: Vec<u64>,
     /// Pages that a fence programs, in the order in which they were written home; some may have left since.
@@ -144,6 +146,7 @@ impl Buffer {
                 coming: HashMap::new(),
                 streams: Streams::default(),
                 objects: Objects::default(),
+                unused: VecDeque::new(),
                 passed: Vec::new(),
                 waiting: Vec::new(),
             }),

@@ -233,10 +233,8 @@ impl Model {
 }
 
 /// Has what lies on a drive be in its cells, in the order of addresses, before its time begins: nothing of it has to be
-/// written for that to be read as slowly as it is.
+/// written for that to be read as slowly as it is. One command at a time: of several, dies take what comes first.
 fn fill(flash: &mut Flash, filled: &[Span]) {
-    let mut busy = 0_u64;
-    let mut now = flash.now();
     let step = WRITE_BYTES_MAX;
     let writes = filled.iter().flat_map(|span| {
         (span.offset..span.end()).step_by(step as usize).map(|start| Command {
@@ -247,17 +245,12 @@ fn fill(flash: &mut Flash, filled: &[Span]) {
         })
     });
     let flush = Command { kind: Kind::Flush, start: 0, bytes: 0, urgent: false };
+    let mut now = flash.now();
     for command in writes.chain([flush]) {
-        while busy > 0 && !flash.takes(false) {
-            now = now.max(flash.next_due());
-            busy -= u64::from(flash.advance(now).is_some());
-        }
         let _ = flash.arrive(now, &command);
-        busy += 1;
-    }
-    while busy > 0 {
-        now = now.max(flash.next_due());
-        busy -= u64::from(flash.advance(now).is_some());
+        while flash.advance(now).is_none() {
+            now = now.max(flash.next_due());
+        }
     }
 }
 

@@ -101,6 +101,11 @@ pub(super) struct Streams {
 }
 
 impl Streams {
+    /// First uses that there were.
+    pub(super) fn uses(&self) -> u64 {
+        self.uses
+    }
+
     /// A range will be used so; what was told of places of it before does not count any more. Answers the stream of
     /// which frames come at once, if they do.
     pub(super) fn tell(&mut self, space: Space, range: Range<u64>, hint: Hint) -> Option<usize> {

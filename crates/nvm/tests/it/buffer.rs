@@ -397,6 +397,16 @@ fn an_object_that_is_not_needed_leaves_others_their_frames() {
     assert_eq!((stats(&memory).fills, stats(&memory).evictions), (3, 1));
 }
 
+/// What came in vain leaves in time: it does not keep for good what comes ahead of readers from coming.
+#[test]
+fn what_came_in_vain_does_not_stop_what_is_read() {
+    let memory = buffered(&options(128 << 10, 4096, 0, true));
+    memory.advise(BYTES / 2, BYTES / 2, Hint::WillNeed).expect("a wrong hint");
+    (0..BYTES / PAGE / 2).for_each(|page| memory.read(page * PAGE, &mut [0; 4096]).expect("bytes"));
+    let done = stats(&memory);
+    assert!(done.wasted_ahead >= 16 && done.used_ahead >= BYTES / PAGE / 4, "{done:?}");
+}
+
 /// A request waits once for all of its frames, whatever may come ahead of it.
 #[test]
 fn the_frames_of_a_request_come_together() {
