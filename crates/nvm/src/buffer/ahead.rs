@@ -70,10 +70,11 @@ impl Buffer {
         }
     }
 
-    /// A reader has left a range behind: its frames leave before all others, unless somebody uses them again.
+    /// A reader has left a range behind: its frames leave before all others, unless somebody uses them again. A frame
+    /// with a part of something else stays, for who reads that.
     fn pass(&self, inner: &mut Inner, space: Space, range: Range<u64>) {
         for (_, span) in self.spans(inner, space, range) {
-            for (frame, _) in self.frames.of(span) {
+            for frame in self.frames.within(span) {
                 if inner.passed.len() < self.frames_max && self.frames.is_resident(frame) {
                     self.frames.cool(frame);
                     inner.passed.push(frame);

@@ -18,7 +18,7 @@ const WINDOW_BYTES: u64 = 4 << 20;
 /// Bytes of what is needed soon that begin to come at once, at most: whoever hints holds up others for no longer. The
 /// rest comes as these are used.
 const NEEDED_BYTES: u64 = 16 << 20;
-/// A reader that was not seen for so many uses has no share in the frames any more.
+/// A reader that was not seen for as many uses as readers have frames, or so many, has no share in these any more.
 const LIVE_USES: u64 = 512;
 
 /// In what places are counted.
@@ -218,7 +218,8 @@ impl Streams {
     /// ahead in a space of `space_bytes` bytes.
     pub(super) fn ahead(&self, index: usize, space_bytes: u64, limits: Limits) -> (Space, Range<u64>) {
         let stream = &self.all[index];
-        let share = |all: u64| (all / self.live()).min(WINDOW_BYTES);
+        let uses = (limits.seen / limits.frame).min(LIVE_USES);
+        let share = |all: u64| (all / self.live(uses)).min(WINDOW_BYTES);
         let window = match stream.why {
             Why::Seen => {
                 // By chance two uses follow each other, too: what comes in vain is little then.
@@ -244,11 +245,11 @@ impl Streams {
         stream.ahead_to = stream.ahead_to.max(to);
     }
 
-    /// Readers that share the frames.
-    fn live(&self) -> u64 {
+    /// Readers that share the frames: who was seen in the last so many uses.
+    fn live(&self, uses: u64) -> u64 {
         let is_live = |stream: &&Stream| {
             let has_window = matches!(stream.why, Why::Seen | Why::Told(Hint::Sequential));
-            has_window && stream.is_followed && self.uses - stream.last_use < LIVE_USES
+            has_window && stream.is_followed && self.uses - stream.last_use < uses
         };
         (self.all.iter().filter(is_live).count() as u64).max(1)
     }
