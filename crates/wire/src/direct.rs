@@ -65,13 +65,13 @@ fn give_zeroes(into: &mut [u8]) {
 }
 
 impl WindowView {
-    #[inline]
+    #[inline(always)]
     fn entry(&self, page: u64) -> &AtomicU32 {
         self.memory.u32(WORDS + page as usize * ENTRY)
     }
 
     /// A page's word, and where it lies; none where that is not told.
-    #[inline]
+    #[inline(always)]
     fn place(&self, page: u64) -> Option<(u32, u32)> {
         // Barrier R1, pairs with W2: place and bytes are not older than this word.
         let word = self.entry(page).load(Ordering::Acquire);

@@ -35,6 +35,16 @@ impl Mapping {
         self.read(offset, dst);
     }
 
+    /// As [`Mapping::give`]; all of it is there.
+    ///
+    /// # Panics
+    /// As [`Mapping::read`].
+    #[must_use]
+    pub fn lend(&self, offset: usize, dst: &mut [u8]) -> bool {
+        self.give(offset, dst);
+        true
+    }
+
     /// As [`Mapping::write`].
     ///
     /// # Panics
