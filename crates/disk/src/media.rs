@@ -25,6 +25,8 @@ pub enum Kind {
     Blocks,
     /// Memory that is stored to, and that commands are copies to. A cut tears between words of 8 bytes.
     Memory,
+    /// As that, behind a small buffer, of which a cut leaves nothing: what is stored is what was written home.
+    Buffered,
 }
 
 impl Kind {
@@ -33,7 +35,7 @@ impl Kind {
     pub fn unit(self) -> usize {
         match self {
             Self::Blocks => SECTOR,
-            Self::Memory => WORD,
+            Self::Memory | Self::Buffered => WORD,
         }
     }
 }
@@ -262,6 +264,12 @@ impl Volatile {
     /// What is read now in place of what is durable.
     pub(crate) fn besides(&self) -> impl Iterator<Item = (u64, &Block)> {
         self.newest.iter().map(|(&number, block)| (number, block))
+    }
+
+    /// The same, of another kind of device: whoever opens it next has another engine.
+    #[must_use]
+    pub fn of_kind(self, kind: Kind) -> Self {
+        Self { durable: self.durable.of_kind(kind), ..self }
     }
 
     /// The same, with what is durable in the base of further copies.
@@ -497,7 +505,7 @@ impl Keeper {
             };
             match self.kind {
                 Kind::Blocks => Words::of_sectors(throw() as u8),
-                Kind::Memory => Words::of_each(throw),
+                Kind::Memory | Kind::Buffered => Words::of_each(throw),
             }
         };
         match self.manner {

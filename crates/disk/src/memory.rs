@@ -1,12 +1,16 @@
 //! A device that is memory: what `nvm` says it stored, settled and fenced, as commands of the device's.
 //!
 //! A store is sent and executed at once, since whoever reads sees it, and completes when its thread has settled it. A
-//! fence is a flush, which covers what had completed when it began.
+//! fence is a flush, which covers what had completed when it began. With a buffer in front of it, what is written home
+//! is what is stored.
 
 use crate::disk::DiskState;
 use crate::media::{BLOCK, Block, Kind, Volatile, What};
 use crate::words::Words;
-use nvmed_nvm::{Event, FlushTo, Memory, MemoryOptions, Place, What as Done};
+use nvmed_flash::{FixedProfile, Medium, Profile};
+use nvmed_nvm::{
+    BufferClock, BufferOptions, Event, FlushTo, MediaProfile, Memory, MemoryOptions, Place, What as Done,
+};
 use nvmed_sys::sync::Arc;
 use nvmed_sys::{Mapping, Pages};
 use std::cell::RefCell;
@@ -34,6 +38,8 @@ struct Stored {
 
 /// Devices' memories that a thread keeps for the next ones.
 const KEPT_MAX: usize = 4;
+/// Frames of the buffer that stands before some of them: few, so that most leave it while somebody still works.
+const FRAMES: u64 = 64;
 
 thread_local! {
     static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
@@ -70,8 +76,8 @@ impl Kept {
         })
     }
 
-    /// Has it hold that base, and `over` in place of some of its blocks. The states of one workload have most of both in
-    /// common: those blocks stay.
+    /// Has it hold that base, and `over` in place of some of its blocks. The states of one workload have most of both
+    /// in common: those blocks stay.
     fn become_that(&mut self, base: &Arc<Vec<Block>>, over: HashMap<u64, Block>) {
         let strayed = self.strayed.load(Ordering::Relaxed);
         let (was, is) = (&self.base, base);
@@ -90,6 +96,14 @@ impl Kept {
         }
         (self.base, self.over) = (Arc::clone(base), over);
     }
+}
+
+/// A buffer of which the power leaves nothing. Nothing takes time.
+fn front() -> BufferOptions {
+    let medium = Profile { commands: 8, medium: Medium::Fixed(FixedProfile::default()) };
+    let fill_bytes = BLOCK as u64;
+    let profile = MediaProfile { medium, program_bytes: 64, fill_bytes, log_percent: 10, kept: false };
+    BufferOptions { profile, bytes: FRAMES * fill_bytes, clock: BufferClock::Virtual }
 }
 
 /// What a device holds in place of the blocks of its base.
@@ -112,7 +126,11 @@ pub(crate) fn of(media: &Volatile) -> Option<(Arc<Mapping>, Arc<Memory>)> {
     let mapping = kept.memory;
     let place = Place::Mapped { memory: Arc::clone(&mapping) };
     let memory = Memory::open(MemoryOptions { place, flush: FlushTo::Process });
-    Some((mapping, Arc::new(memory.expect("memory that is mapped is a medium"))))
+    let mut memory = memory.expect("memory that is mapped is a medium");
+    if media.durable().kind() == Kind::Buffered {
+        memory = memory.buffered(&front()).expect("the host has memory for a buffer");
+    }
+    Some((mapping, Arc::new(memory)))
 }
 
 /// Keeps the memory of a device that is no more.
@@ -130,7 +148,20 @@ impl DiskState {
     /// Something was done to the memory.
     pub(crate) fn stored(&mut self, event: Event) {
         let Event { thread, what } = event;
+        let is_behind = self.media().durable().kind() == Kind::Buffered;
         match what {
+            // In the buffer, until it is written home.
+            Done::Store { .. } | Done::WrittenBack { .. } if is_behind => {}
+            Done::WrittenHome { at, bytes } => {
+                self.store(thread, at, bytes.len() as u64, Some(&bytes));
+                self.open.stores.iter_mut().rev().take(1).for_each(|stored| stored.reached = true);
+            }
+            Done::Zero { at, bytes } if is_behind => {
+                // What is no whole block is stored to the buffer.
+                let block = BLOCK as u64;
+                let (begin, end) = (at.next_multiple_of(block), (at + bytes) / block * block);
+                self.store(thread, begin, end.saturating_sub(begin), None);
+            }
             Done::Store { at, bytes } => self.store(thread, at, bytes.len() as u64, Some(&bytes)),
             Done::Zero { at, bytes } => self.store(thread, at, bytes, None),
             Done::WrittenBack { at, bytes } => {
@@ -255,6 +286,29 @@ mod tests {
             }
             next.bytes().expect("memory").store(4090 + 12 * BLOCK as u64, &[8; 10]).expect("bytes");
         }
+    }
+
+    /// Behind a buffer what was stored is lost until it is written home; what a fence followed is there, and what came
+    /// home for another reason may be.
+    #[test]
+    fn a_cut_leaves_what_a_buffer_has_written_home() {
+        let disk = Disk::new(Image::blank(4 * FRAMES).of_kind(Kind::Buffered));
+        let memory = disk.bytes().expect("memory");
+        let stored = |disk: &Disk| disk.media().as_read().block(1)[7];
+        memory.store(BLOCK as u64, &[1; 16]).expect("bytes");
+        assert_eq!((stored(&disk), disk.media().has_cached()), (0, false), "it is in the buffer");
+        memory.fence().expect("a fence");
+        assert_eq!((stored(&disk), disk.media().has_cached()), (1, false), "it is durable");
+        memory.store(BLOCK as u64, &[2; 16]).expect("bytes");
+        memory.settle();
+        assert_eq!((stored(&disk), disk.media().has_cached()), (2, true), "no fence has followed");
+        memory.store(BLOCK as u64, &[3; 16]).expect("bytes");
+        for frame in 2..4 * FRAMES {
+            memory.read(frame * BLOCK as u64, &mut [0; 8]).expect("bytes");
+        }
+        assert_eq!((stored(&disk), disk.media().has_cached()), (3, true), "it had to leave");
+        memory.zero(BLOCK as u64 - 8, BLOCK as u64 + 16, false).expect("zeroes");
+        assert_eq!((stored(&disk), disk.media().in_flight()), (0, 1), "zeroes go to the medium");
     }
 
     /// Words, not sectors: what is not settled may be there in part, what a fence has followed is there.

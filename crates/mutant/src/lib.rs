@@ -121,6 +121,9 @@ pub enum Mutant {
     WrongRange,
     /// A block of the log in place gets a new header with each append.
     LogHeaderRewritten,
+    /// Of the pages that a buffer is to write home, the last one waits for the next time, and what is stored later
+    /// passes it.
+    HomeOutOfOrder,
 }
 
 impl Mutant {
@@ -144,7 +147,7 @@ impl Mutant {
     const DEVICE: [Self; 2] = [Self::HmbAfterDisable, Self::NotSettled];
 
     /// Those that are noticed by what is left when the power of memory goes, which stores byte by byte.
-    pub const STORED: [Self; 2] = [Self::WrongRange, Self::LogHeaderRewritten];
+    pub const STORED: [Self; 3] = [Self::WrongRange, Self::LogHeaderRewritten, Self::HomeOutOfOrder];
 
     /// All others: they are noticed by what is left when the power goes.
     pub const ALL: [Self; 37] = [

@@ -144,6 +144,8 @@ impl Tally {
     fn add(&mut self, other: Self) {
         self.states += other.states;
         self.second_cuts += other.second_cuts;
+        self.crossed += other.crossed;
+        self.buffered += other.buffered;
         self.resets += other.resets;
         self.in_flight += other.in_flight;
         self.deaths += other.deaths;

@@ -10,7 +10,7 @@ use crate::runner::wind_clock;
 use crate::survey::{OWN, Survey};
 use nvmed_check::Finding;
 use nvmed_dice::Dice;
-use nvmed_disk::{Disk, Event, Image, Manner, Trace, Volatile, What};
+use nvmed_disk::{Disk, Event, Image, Kind, Manner, Trace, Volatile, What};
 use nvmed_fs::{Credentials, FileSystem, FsError, OpenFlags, RenameFlags};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,6 +19,9 @@ use std::sync::Arc;
 const WHO: &Credentials<'static> = &Credentials::ROOT;
 /// Percent of states in which the power goes a second time.
 const SECOND_CUTS: u64 = 30;
+/// Percent of the states of memory that are then opened as blocks, as other engines do; after a second cut it is memory
+/// again.
+const OTHER_ENGINES: u64 = 10;
 /// Percent of states in which everything is looked at again after work went on.
 const SECOND_LOOKS: u64 = 25;
 
@@ -66,6 +69,10 @@ pub struct Tally {
     pub states: u64,
     /// Among them, those with a second cut.
     pub second_cuts: u64,
+    /// Among them, those of memory that the next mount took for blocks.
+    pub crossed: u64,
+    /// Among them, those of memory behind a buffer.
+    pub buffered: u64,
     /// Among them, those in which only the machine was reset.
     pub resets: u64,
     /// Among them, those with several commands in flight.
@@ -203,11 +210,12 @@ fn examine(seed: u64, cut: u64, outcomes: u64, walk: &Walk<'_>, plan: &Plan, tal
         let what = if outcome == RESET { "reset".to_owned() } else { format!("{manner:?}") };
         tally.states += 1;
         tally.resets += u64::from(outcome == RESET);
+        tally.buffered += u64::from(walk.recording.setting.kind == Kind::Buffered);
         tally.in_flight += u64::from(walk.media.in_flight() > 1);
         let setting = &walk.recording.setting;
         let found = catch_unwind(AssertUnwindSafe(|| examine_media(media, &walk.model, setting, &mut dice)));
         match found {
-            Ok(Ok(second)) => tally.second_cuts += u64::from(second),
+            Ok(Ok(had)) => tally.note(had),
             Ok(Err(why)) => tally.failures.push(Failure { case, why: format!("{what}: {why}") }),
             Err(panic) => {
                 let why = format!("{what}: panic: {}", panic_text(&*panic));
@@ -233,7 +241,7 @@ pub(crate) fn examine_image(
     model: &Model,
     setting: &Setting,
     dice: &mut Dice,
-) -> Result<bool, String> {
+) -> Result<Had, String> {
     examine_media(Volatile::new(image), model, setting, dice)
 }
 
@@ -246,8 +254,28 @@ pub(crate) fn examine_media(
     oracle: &dyn Oracle,
     setting: &Setting,
     dice: &mut Dice,
-) -> Result<bool, String> {
-    State { media, oracle, setting }.examine(dice)
+) -> Result<Had, String> {
+    let crosses = setting.kind != Kind::Blocks && dice.chance(OTHER_ENGINES);
+    let media = if crosses { media.of_kind(Kind::Blocks) } else { media };
+    let second = State { media, oracle, setting }.examine(dice);
+    let second = second.map_err(|why| if crosses { format!("taken for blocks: {why}") } else { why })?;
+    Ok(Had { second, crossed: crosses })
+}
+
+/// What came in a state that was as promised.
+pub(crate) struct Had {
+    /// The power went a second time.
+    second: bool,
+    /// Memory was taken for blocks.
+    crossed: bool,
+}
+
+impl Tally {
+    /// Counts what came in a state.
+    pub(crate) fn note(&mut self, had: Had) {
+        self.second_cuts += u64::from(had.second);
+        self.crossed += u64::from(had.crossed);
+    }
 }
 
 /// Knows what may be there.
@@ -323,7 +351,8 @@ impl State<'_> {
         media.abandon();
         trace.events[..cut as usize].iter().for_each(|&event| media.follow(event, trace));
         let manner = Manner::of(dice.roll(3), dice);
-        let disk = Disk::with(Volatile::new(media.after_cut(trace, manner, dice)), dice);
+        let left = media.after_cut(trace, manner, dice).of_kind(self.setting.kind);
+        let disk = Disk::with(Volatile::new(left), dice);
         if dice.chance(SECOND_CHECKS) {
             sound_after_cut(&disk, "then")?;
         }

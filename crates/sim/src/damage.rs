@@ -130,7 +130,7 @@ fn examine(base: &mut Base, damage: &Damage, setting: &Setting) -> Result<(), St
         Err(Ended::Error(error, path)) => {
             return Err(format!("the checker finds nothing, but `{path}`: {error}"));
         }
-        Err(Ended::Nonsense(text)) => return Err(text),
+        Err(Ended::Nonsense(text) | Ended::Long(text)) => return Err(text),
     }
     if start.elapsed() > TIME_MAX { Err("it took longer than a minute".to_owned()) } else { Ok(()) }
 }

@@ -5,7 +5,7 @@ use crate::cuts::{Case, Failure, Plan, Tally, panic_text, sound};
 use crate::mount::mount;
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
-use crate::survey::Survey;
+use crate::survey::{Ended, Survey};
 use core::ops::{Bound, ControlFlow};
 use nvmed_check::plan_repair;
 use nvmed_dice::Dice;
@@ -79,7 +79,12 @@ impl Repair {
             return Ok(None);
         }
         let trace = disk.take_trace();
-        let whole = look(&disk, setting)?;
+        let whole = match look(&disk, setting)? {
+            Ok(survey) => survey,
+            // A size is no contradiction, and so nothing that a repair could put right.
+            Err(Ended::Long(_)) => return Ok(None),
+            Err(ended) => return Err(ended.to_string()),
+        };
         Ok(Some(Self { damaged, trace, whole }).filter(|repair| !repair.trace.events.is_empty()))
     }
 
@@ -94,7 +99,8 @@ impl Repair {
         let disk = Disk::with(Volatile::new(media.after_cut(&self.trace, manner, dice)), dice);
         let told = |why: String| format!("{manner:?} after {at} of {all} events: {why}");
         repair(&disk).map_err(|error| told(format!("the next repair: {error}")))?;
-        let again = look(&disk, setting).map_err(told)?;
+        let again = look(&disk, setting).and_then(|again| again.map_err(|ended| ended.to_string()));
+        let again = again.map_err(told)?;
         if again.contents != self.whole.contents {
             return Err(told("files are missing or have other bytes".to_owned()));
         }
@@ -113,10 +119,10 @@ fn repair(disk: &Arc<Disk>) -> Result<(), FsError> {
 }
 
 /// A repaired file system: the checker finds nothing, and it shows this.
-fn look(disk: &Arc<Disk>, setting: &Setting) -> Result<Survey, String> {
+fn look(disk: &Arc<Disk>, setting: &Setting) -> Result<Result<Survey, Ended>, String> {
     sound(disk, "after the repair")?;
     let files = mount(disk, setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
-    Survey::of(&files).map_err(|ended| ended.to_string())
+    Ok(Survey::of(&files))
 }
 
 /// An image without one of its superblocks, or with records of the metadata that no file system would make.

@@ -32,6 +32,9 @@ const PUSH_EVERY: u64 = 3;
 /// Seeds from here on are of workloads on memory, which is stored to; the others are of blocks. A multiple of all by
 /// which seeds are told apart: the same things are rare in the same seeds.
 pub const MEMORY: u64 = 3 << 40;
+/// One in so many of those has a small buffer in front of it, of which the power leaves nothing. No divisor of the
+/// others by which seeds are told apart: behind it anything may be rare.
+const BUFFERED_EVERY: u64 = 9;
 
 /// What a seed makes of the file system.
 #[derive(Clone, Debug)]
@@ -81,7 +84,11 @@ impl Setting {
         };
         let small = rare == Rare::Full || dice.chance(25);
         Self {
-            kind: if seed < MEMORY { Kind::Blocks } else { Kind::Memory },
+            kind: match seed.checked_sub(MEMORY) {
+                None => Kind::Blocks,
+                Some(seed) if seed % BUFFERED_EVERY == 1 => Kind::Buffered,
+                Some(_) => Kind::Memory,
+            },
             blocks: if small { 2048 } else { 4096 },
             options,
             zone_bound: *dice.pick(&[0, 3, 8, 64]).unwrap_or(&0),

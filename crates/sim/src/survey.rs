@@ -35,13 +35,15 @@ pub enum Ended {
     Error(FsError, String),
     /// It shows what no file system may.
     Nonsense(String),
+    /// It shows a file that no operation makes, which is too long to be read.
+    Long(String),
 }
 
 impl core::fmt::Display for Ended {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Error(error, path) => write!(f, "`{path}`: {error}"),
-            Self::Nonsense(text) => f.write_str(text),
+            Self::Nonsense(text) | Self::Long(text) => f.write_str(text),
         }
     }
 }
@@ -293,7 +295,7 @@ fn xattrs(files: &FileSystem, path: &str, stat: &Stat) -> Result<BTreeMap<String
 fn content(files: &FileSystem, path: &str, stat: &Stat) -> Result<Vec<u8>, Ended> {
     let ended = |error| Ended::Error(error, path.to_owned());
     if stat.size > BYTES_MAX {
-        return Err(Ended::Nonsense(format!("`{path}` has {} bytes", stat.size)));
+        return Err(Ended::Long(format!("`{path}` has {} bytes", stat.size)));
     }
     let file = open(files, path, OpenFlags::READ.with(OpenFlags::NOATIME)).map_err(ended)?;
     let mut bytes = vec![0xee; stat.size as usize + 1];

@@ -396,8 +396,8 @@ impl Recording {
         let found =
             catch_unwind(AssertUnwindSafe(|| examine_media(left, promises, &self.setting, &mut dice)));
         let why = match found {
-            Ok(Ok(second)) => {
-                tally.second_cuts += u64::from(second);
+            Ok(Ok(had)) => {
+                tally.note(had);
                 return;
             }
             Ok(Err(why)) => why,

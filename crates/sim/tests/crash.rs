@@ -72,4 +72,5 @@ fn five_thousand_crash_states_of_memory_keep_every_promise() {
     let tally = &report.tally;
     assert!(tally.resets > 0 && tally.repairs > 0 && tally.second_cuts > 0, "{}", report.summary());
     assert!(tally.deaths > 0 && tally.damaged > 0, "{}", report.summary());
+    assert!(tally.crossed > 0 && tally.buffered > 0, "{} {}", tally.crossed, tally.buffered);
 }

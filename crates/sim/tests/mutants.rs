@@ -9,6 +9,27 @@ use nvmed_sim::mutants::{SEEDS, campaign, catch};
 const STATES_MAX: u64 = 10_000;
 /// As that, on memory.
 const STORED_STATES_MAX: u64 = 5000;
+/// Mistakes of blocks that memory shows as well, within few states.
+const ON_MEMORY: [Mutant; 18] = [
+    Mutant::NoDataFlush,
+    Mutant::SuperblockBeforeNodes,
+    Mutant::LogChecksumIgnored,
+    Mutant::RenameInTwoCommits,
+    Mutant::FsyncSendsNothing,
+    Mutant::OrphanForgotten,
+    Mutant::HeadMovedEarly,
+    Mutant::SuperblockVolatile,
+    Mutant::FarSuperblockForgotten,
+    Mutant::MarkTooHigh,
+    Mutant::BitmapInPlace,
+    Mutant::FreedInStep,
+    Mutant::ExchangeInHalves,
+    Mutant::OrphanUnmarkedFirst,
+    Mutant::AttributeInTwoCommits,
+    Mutant::LinkCountedFirst,
+    Mutant::UnlinkVolatile,
+    Mutant::TimesForgotten,
+];
 /// States of the run without a mistake, which must notice nothing.
 const CANARY_STATES: u64 = 300;
 
@@ -22,7 +43,7 @@ fn every_deliberate_mistake_is_caught() {
     }
     let mut unnoticed = Vec::new();
     let blocks = Mutant::ALL.map(|mutant| (mutant, 0, STATES_MAX));
-    let memory = Mutant::STORED.into_iter().chain([Mutant::NoLogFlush]);
+    let memory = Mutant::STORED.into_iter().chain([Mutant::NoLogFlush]).chain(ON_MEMORY);
     let memory = memory.map(|mutant| (mutant, MEMORY, STORED_STATES_MAX));
     for (mutant, medium, states_max) in blocks.into_iter().chain(memory) {
         match catch(mutant, &[medium + SEEDS[0]], states_max, 1).into_iter().flatten().next() {

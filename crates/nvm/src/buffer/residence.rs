@@ -8,10 +8,11 @@ use crate::medium::Medium;
 use crate::record::What;
 use core::ops::Range;
 use nvmed_image::{Piece, Span};
+use nvmed_mutant::Mutant;
 use nvmed_nvme::Status;
 use nvmed_sys::Mapping;
 use nvmed_sys::atomic::Ordering;
-use nvmed_sys::sync::MutexGuard;
+use nvmed_sys::sync::{MutexGuard, yield_now};
 
 impl Buffer {
     /// Sees that a frame is there, or was.
@@ -48,7 +49,7 @@ impl Buffer {
                 Some(inner.model.until_arrival())
             };
             drop(guard);
-            wait.map_or_else(std::thread::yield_now, std::thread::sleep);
+            wait.map_or_else(yield_now, std::thread::sleep);
         }
     }
 
@@ -226,6 +227,9 @@ impl Buffer {
         }
         // Another thread's fence relies on it.
         instructions::drain();
+        if lines != 0 {
+            note(&|| What::Settle);
+        }
         let before = self.unprogrammed.u64(page as usize * 8).fetch_or(lines, Ordering::Relaxed);
         if before == 0 && lines != 0 && !inner.model.kept {
             inner.waiting.push(page);
@@ -250,12 +254,18 @@ impl Buffer {
 
     fn save_all(&self, inner: &mut Inner, medium: &Medium, note: Note<'_>) -> Result<(), Status> {
         let mut saved = Ok(());
+        let mut late = None;
         self.touched.take_each(|page| {
+            let page = if Mutant::HomeOutOfOrder.is_made() { late.replace(page) } else { Some(page) };
+            let Some(page) = page else { return };
             let is_home = || self.unsaved.u64(page as usize * 8).load(Ordering::Relaxed) == 0;
             debug_assert!(self.is_there(page) || is_home(), "page {page} left with what is not home");
             let one = self.save(inner, medium, note, page);
             saved = saved.and(one);
         });
+        if let Some(page) = late {
+            self.touched.mark(Span { offset: page * PAGE_BYTES, bytes: PAGE_BYTES });
+        }
         saved
     }
 
@@ -290,7 +300,7 @@ impl Buffer {
             }
             let wait = if inner.coming.is_empty() { None } else { Some(inner.model.until_arrival()) };
             drop(inner);
-            wait.map_or_else(std::thread::yield_now, std::thread::sleep);
+            wait.map_or_else(yield_now, std::thread::sleep);
         }
     }
 
