@@ -64,7 +64,7 @@ impl View {
             return;
         }
         if let Some(buffer) = &self.owner.buffer {
-            buffer.displace(memory, abandoned);
+            buffer.withdraw(memory, abandoned);
         }
         if self.stores {
             // What cannot be written home stays, and the next fence says so.
@@ -116,8 +116,7 @@ impl Memory {
             )(errno),
         })?;
         let stores = how.stores;
-        let memory =
-            buffer.place(views, span, how).map_err(fail("too much is mapped, or at a wrong place"))?;
+        let memory = buffer.map(views, span, how).map_err(fail("too much is mapped, or at a wrong place"))?;
         Ok(View { owner: Arc::clone(self), memory: Some(memory), span, stores, process: getpid() })
     }
 

@@ -41,7 +41,7 @@ struct Placed {
 
 /// What one touch brings.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct Fill {
     /// The address of the view, and of the page in it.
     view: usize,
     touched: usize,
@@ -51,7 +51,7 @@ struct Window {
     page: Span,
 }
 
-impl Window {
+impl Fill {
     /// The view, if it is still there: another one may have its addresses by now.
     fn of<'a>(&self, placed: &'a BTreeMap<usize, Placed>) -> Option<&'a Placed> {
         let inside = |span: Span| span.offset <= self.span.offset && self.span.end() <= span.end();
@@ -92,7 +92,7 @@ impl Views {
     }
 
     /// What a touch at `address` brings; none where nothing is mapped any more.
-    fn window(&self, address: usize) -> Option<Window> {
+    fn fill(&self, address: usize) -> Option<Fill> {
         let placed = self.placed.lock();
         let (&base, view) = placed.range(..=address).next_back()?;
         let offset = (address - base) as u64;
@@ -105,7 +105,7 @@ impl Views {
             Span { offset: begin, bytes: end - begin }
         };
         let begin = at & !(view.fill_bytes - 1);
-        Some(Window {
+        Some(Fill {
             view: base,
             touched: base + (at - view.span.offset) as usize,
             span: cut(begin, begin + view.fill_bytes),
@@ -113,20 +113,20 @@ impl Views {
         })
     }
 
-    /// Has who touches the page of a window get SIGBUS; it is the medium's fault.
-    fn deny(&self, window: &Window) {
+    /// Has who touches the page of a fill get SIGBUS; it is the medium's fault.
+    fn deny(&self, fill: &Fill) {
         let placed = self.placed.lock();
-        let denied = window.of(&placed).map(|view| {
-            let (at, len) = place(view, window.page);
+        let denied = fill.of(&placed).map(|view| {
+            let (at, len) = place(view, fill.page);
             self.userfault.deny(&view.memory, at, len)
         });
         if !matches!(denied, Some(Ok(()))) {
             // It comes again, and finds room then, or the medium mended; or the view is gone.
-            self.userfault.wake(window.touched, PAGE_BYTES as usize);
+            self.userfault.wake(fill.touched, PAGE_BYTES as usize);
         }
     }
 
-    /// Maps a window, of which every frame is marked.
+    /// Maps a fill, of which every frame is marked.
     fn show(&self, view: &Placed, span: Span, page: Span) {
         let (at, len) = place(view, span);
         match self.userfault.present(&view.memory, at, len) {
@@ -207,7 +207,7 @@ impl Buffer {
     ///
     /// # Errors
     /// `ENOMEM`: too many are mapped. What the kernel answers.
-    pub(crate) fn place(&self, views: &Views, span: Span, how: ViewOptions) -> Result<Arc<Mapping>, Errno> {
+    pub(crate) fn map(&self, views: &Views, span: Span, how: ViewOptions) -> Result<Arc<Mapping>, Errno> {
         let mut placed = views.placed.lock();
         if placed.len() == VIEWS_MAX {
             return Err(Errno::NOMEM);
@@ -226,7 +226,7 @@ impl Buffer {
     }
 
     /// A view goes: its addresses are free then, or, if `abandoned`, whose they are by now.
-    pub(crate) fn displace(&self, memory: Arc<Mapping>, abandoned: bool) {
+    pub(crate) fn withdraw(&self, memory: Arc<Mapping>, abandoned: bool) {
         let Some(views) = self.views.get() else { return };
         let mut placed = views.placed.lock();
         placed.remove(&memory.address().addr());
@@ -241,22 +241,22 @@ impl Buffer {
     /// Answers who has touched what is mapped at some addresses.
     pub(crate) fn answer(&self, below: (&Medium, Note<'_>), touched: &[usize]) {
         let Some(views) = self.views.get() else { return };
-        let mut windows = [None; Userfault::TOUCHES_MAX];
-        for (window, &address) in windows.iter_mut().zip(touched) {
-            *window = views.window(address);
-            if window.is_none() {
+        let mut fills = [None; Userfault::TOUCHES_MAX];
+        for (fill, &address) in fills.iter_mut().zip(touched) {
+            *fill = views.fill(address);
+            if fill.is_none() {
                 views.userfault.wake(address & !(PAGE_BYTES as usize - 1), PAGE_BYTES as usize);
             }
         }
         views.answered.fetch_add(touched.len() as u64, Ordering::Relaxed);
-        self.begin_fills(below, windows.iter().flatten());
-        for window in windows.iter().flatten() {
-            let Ok(span) = self.pin_window(below, window) else {
-                views.deny(window);
+        self.begin_fills(below, fills.iter().flatten());
+        for fill in fills.iter().flatten() {
+            let Ok(span) = self.pin_fill(below, fill) else {
+                views.deny(fill);
                 continue;
             };
             let placed = views.placed.lock();
-            let view = window.of(&placed);
+            let view = fill.of(&placed);
             for (frame, _) in self.frames.of(span) {
                 if let Some(view) = view {
                     self.frames.enter_views(frame, view.stores);
@@ -265,21 +265,21 @@ impl Buffer {
                 self.frames.unpin(frame);
             }
             match view {
-                Some(view) => views.show(view, span, window.page),
-                None => views.userfault.wake(window.touched, PAGE_BYTES as usize),
+                Some(view) => views.show(view, span, fill.page),
+                None => views.userfault.wake(fill.touched, PAGE_BYTES as usize),
             }
         }
     }
 
-    /// Begins to bring what some windows need, before the first of them is waited for.
-    fn begin_fills<'a>(&self, below: (&Medium, Note<'_>), windows: impl Iterator<Item = &'a Window>) {
+    /// Begins to bring what some fills need, before the first of them is waited for.
+    fn begin_fills<'a>(&self, below: (&Medium, Note<'_>), fills: impl Iterator<Item = &'a Fill>) {
         let mut inner = self.inner.lock();
         self.receive(&mut inner);
         // What came for the first must not leave for the last.
         let mut room = self.frames_max / 2;
-        for window in windows {
+        for fill in fills {
             let mut missed = false;
-            for (frame, _) in self.frames.of(window.span) {
+            for (frame, _) in self.frames.of(fill.span) {
                 if self.frames.is_resident(frame) || inner.coming.contains_key(&frame) {
                     continue;
                 }
@@ -291,22 +291,22 @@ impl Buffer {
                 missed = true;
             }
             if missed {
-                let _ = self.used(&mut inner, below, (window.span, true));
+                let _ = self.used(&mut inner, below, (fill.span, true));
             }
         }
     }
 
-    /// Pins all of a window, or the page that was touched: which.
+    /// Pins all of a fill, or the page that was touched: which.
     ///
     /// # Errors
     /// The medium below cannot be read where it was touched.
-    fn pin_window(&self, below: (&Medium, Note<'_>), window: &Window) -> Result<Span, Status> {
-        if self.pin_together(below, window.span).is_ok() {
-            return Ok(window.span);
+    fn pin_fill(&self, below: (&Medium, Note<'_>), fill: &Fill) -> Result<Span, Status> {
+        if self.pin_together(below, fill.span).is_ok() {
+            return Ok(fill.span);
         }
-        let frame = self.frames.at(window.page.offset);
-        self.pin(below, Asked { frame, span: window.page, covered: false })?;
-        Ok(window.page)
+        let frame = self.frames.at(fill.page.offset);
+        self.pin(below, Asked { frame, span: fill.page, covered: false })?;
+        Ok(fill.page)
     }
 
     /// Takes a frame out of all views; it stays marked where a program has locked its pages.

@@ -191,9 +191,9 @@ fn a_settling_of_a_view_writes_home_what_it_stored() {
     assert_eq!(home(), b"after all");
 }
 
-/// One touch brings a window, which ends where the view ends; what is evicted costs a touch again.
+/// One touch brings a fill, which ends where the view ends; what is evicted costs a touch again.
 #[test]
-fn a_touch_brings_a_window_and_none_crosses_a_cut() {
+fn a_touch_brings_a_fill_and_none_crosses_a_cut() {
     let _alone = alone();
     let memory = buffered(&options(512 << 10, 4096, 0, true)).prefetching(Prefetch::Off);
     let memory = Arc::new(memory);
@@ -206,12 +206,12 @@ fn a_touch_brings_a_window_and_none_crosses_a_cut() {
         (after.touches - before.touches, after.fills - before.fills)
     };
     assert_eq!(touched(&one, 0..5), (1, 5));
-    assert_eq!(touched(&other, 0..11), (1, 11), "the rest of the window");
+    assert_eq!(touched(&other, 0..11), (1, 11), "the rest of 64 KiB");
     assert_eq!(touched(&other, 11..43), (2, 32));
     assert_eq!(touched(&other, 0..43), (0, 0));
     memory.advise(0, BYTES, Hint::DontNeed).expect("a hint");
     assert_eq!(touched(&other, 5..6), (1, 11));
-    // What was read by a call is here already, and no fill; the rest of its window comes with it.
+    // What was read by a call is here already, and no fill; the rest of 64 KiB comes with it.
     memory.read(100 << 10, &mut [0; 4096]).expect("bytes");
     assert_eq!(touched(&other, 20..21), (1, 15));
     let large = memory.map(0, BYTES as usize, ViewOptions { fill_bytes: 2 << 20, ..how(false) });
