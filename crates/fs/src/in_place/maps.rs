@@ -98,12 +98,10 @@ impl InPlace {
     /// One mapping in place fewer. After the last, blocks that were left behind the end go.
     ///
     /// # Errors
-    /// [`FsError::Invalid`] without such a mapping.
+    /// [`FsError::Invalid`] without such a mapping; the store's.
     pub(crate) fn unmap_in_place(&self, inode: &Arc<Inode>, write: bool) -> Result<(), FsError> {
         let grow = inode.data.grow();
-        if write {
-            self.note_maps(inode)?;
-        }
+        let noted = if write { self.note_maps(inode) } else { Ok(()) };
         let maps = &inode.data.in_place;
         if !maps.end(write, &grow) {
             return Err(FsError::Invalid);
@@ -116,7 +114,7 @@ impl InPlace {
             // What cannot go now goes when the file is cut the next time, or with it.
             let _ = self.shrink(&grow, inode, inode.end());
         }
-        Ok(())
+        noted
     }
 
     /// See [`crate::File::lay_out`].
