@@ -4,8 +4,8 @@
 use nvmed_bench::row::Row;
 use nvmed_bench::{
     driver, everyday, files, flash, instructions, kept, kv, mounting, mqsim, names, nvm, nvm_buffer,
-    nvm_maps, nvm_views, pair, policy, programs, recording, replay, requests, shared, sqlite, steps, sweep, trace,
-    urgent,
+    nvm_maps, nvm_views, pair, policy, programs, recording, replay, requests, shared, sqlite, steps, sweep,
+    trace, urgent,
 };
 use nvmed_lab::{machine::machine, undo};
 use std::path::Path;

@@ -71,8 +71,8 @@ pub fn measure() -> Result<Vec<Row>, String> {
         goal: Goal::Ratio(goal),
         flushes_per_op: None,
         conditions: format!(
-            "the first touch of each 4 KiB of {SET_BYTES} bytes in turn, one thread, base pages, a medium in memory that \
-             takes no time, a buffer that is empty and large enough; unmapping not counted; {ROUNDS} rounds"
+            "the first touch of each 4 KiB of {SET_BYTES} bytes in turn, one thread, base pages, a medium in memory \
+             that takes no time, a buffer that is empty and large enough; unmapping not counted; {ROUNDS} rounds"
         ),
     };
     Ok(rows.map(row).into())
