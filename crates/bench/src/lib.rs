@@ -18,6 +18,7 @@ pub mod mqsim;
 pub mod names;
 pub mod nvm;
 pub mod nvm_buffer;
+pub mod nvm_files;
 pub mod nvm_maps;
 pub mod nvm_views;
 pub mod ours;

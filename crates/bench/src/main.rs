@@ -4,8 +4,8 @@
 use nvmed_bench::row::Row;
 use nvmed_bench::{
     driver, everyday, files, flash, instructions, kept, kv, mounting, mqsim, names, nvm, nvm_buffer,
-    nvm_maps, nvm_views, pair, policy, programs, recording, replay, requests, shared, sqlite, steps, sweep,
-    trace, urgent,
+    nvm_files, nvm_maps, nvm_views, pair, policy, programs, recording, replay, requests, shared, sqlite,
+    steps, sweep, trace, urgent,
 };
 use nvmed_lab::{machine::machine, undo};
 use std::path::Path;
@@ -53,6 +53,7 @@ const GROUPS: &[Group] = &[
     Group { names: &["nvm.commit_4k"], measure: Whole(nvm::commit) },
     Group { names: &["nvm.write_log"], measure: Whole(nvm_buffer::write_log) },
     Group { names: &["nvm.pin_8k", "nvm.pinned_read_8k"], measure: Whole(nvm_buffer::pins) },
+    Group { names: &nvm_files::NAMES, measure: Whole(nvm_files::read) },
     Group { names: &[nvm_maps::NAME], measure: Whole(nvm_maps::touches) },
     Group { names: &nvm_views::NAMES, measure: Whole(nvm_views::measure) },
     Group { names: &["io.randread_4k.inline.1"], measure: Whole(requests::inline) },

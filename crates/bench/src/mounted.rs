@@ -145,6 +145,18 @@ impl Ours {
         Self::placed(tmpfs, None, cache_bytes, &settings)
     }
 
+    /// Formats a file in a fresh tmpfs as memory that keeps its bytes ([`Ours::beside`] `disk.img`).
+    ///
+    /// # Errors
+    /// As [`Ours::new`].
+    pub(crate) fn on_memory(device_bytes: u64) -> Result<Self, String> {
+        let tmpfs = Mounted::tmpfs("ours, memory in tmpfs", "ours", "never", PLACE_BYTES)?;
+        let device = format!("nvm:{}?flush=process", tmpfs.dir.join("disk.img").display());
+        let size = device_bytes.to_string();
+        run(Command::new(tools()?.join("nvmed")).args(["format", &device, "--size", &size]))?;
+        Self::placed(tmpfs, None, 1 << 20, &format!("storage_dev = {device}\nwriteback_seconds = 0\n"))
+    }
+
     /// Formats a zram disk of `device_bytes`, which is used by io_uring as any block device is. But for the size of the
     /// cache, the settings are those that nobody chose.
     ///

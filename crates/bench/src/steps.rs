@@ -18,9 +18,9 @@ use std::process::{Child, Command};
 /// Calls of the first count. A step takes some microseconds.
 const CALLS: u64 = 50;
 
-/// Every kind of call that is counted, by the name that `nvmed-probe` has for it: on a file of the file system, and on
-/// one of the host's.
-pub const KINDS: [&str; 15] = [
+/// Every kind of call that is counted, by the name that `nvmed-probe` has for it: on a file of the file system, on one
+/// of a file system that lies on memory, and on one of the host's.
+pub const KINDS: [&str; 18] = [
     "ours.pread",
     "ours.pwrite",
     "ours.read",
@@ -29,6 +29,9 @@ pub const KINDS: [&str; 15] = [
     "ours.stat",
     "ours.access",
     "ours.open_close",
+    "memory.read_8k",
+    "memory.overwrite_8k",
+    "memory.append_4k_fsync",
     "host.pread",
     "host.lseek",
     "host.fstat",
@@ -38,7 +41,8 @@ pub const KINDS: [&str; 15] = [
     "host.poll",
 ];
 
-/// What a probe runs on: a file system in a file, and the wrapper's configuration beside it.
+/// What a probe runs on: a file system in a file, another in a file that is memory, and the wrapper's configuration of
+/// each.
 pub struct Ground {
     dir: PathBuf,
     tools: PathBuf,
@@ -53,11 +57,15 @@ impl Ground {
         let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-steps", std::process::id()));
         let ground = Self { dir, tools: tools()? };
         std::fs::create_dir_all(&ground.dir).map_err(|error| format!("{}: {error}", ground.dir.display()))?;
-        let image = ground.dir.join("image");
-        run(Command::new(ground.tools.join("nvmed")).args(["format", "--size", "64M"]).arg(&image))?;
-        let text = format!("storage_dev={}\nwrap_dir={}\n", image.display(), ground.mounted().display());
-        std::fs::write(ground.config(), text)
-            .map_err(|error| format!("{}: {error}", ground.config().display()))?;
+        let image = ground.dir.join("image").display().to_string();
+        for (kind, device) in
+            [("ours", image.clone()), ("memory", format!("nvm:{image}-memory?flush=process"))]
+        {
+            run(Command::new(ground.tools.join("nvmed")).args(["format", "--size", "64M", &device]))?;
+            let text = format!("storage_dev={device}\nwrap_dir={}\n", ground.mounted().display());
+            let config = ground.config(kind);
+            std::fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
+        }
         Ok(ground)
     }
 
@@ -80,13 +88,15 @@ impl Ground {
     }
 
     fn probe(&self, kind: &str, calls: u64) -> Result<Child, String> {
-        let dir = if kind.starts_with("ours.") { self.mounted() } else { PathBuf::from("/etc") };
+        let whose = kind.split_once('.').map_or(kind, |(whose, _)| whose);
+        let dir = if whose == "host" { PathBuf::from("/etc") } else { self.mounted() };
+        let config = self.config(if whose == "memory" { whose } else { "ours" });
         Command::new(self.tools.join("nvmed-probe"))
             .args(["counted", kind])
             .arg(dir)
             .arg(calls.to_string())
             .env("LD_PRELOAD", self.tools.join("libnvmed_wrapper.so"))
-            .env("WRAPPER_CONFIG", self.config())
+            .env("WRAPPER_CONFIG", config)
             .spawn()
             .map_err(|error| format!("nvmed-probe: {error}"))
     }
@@ -96,8 +106,8 @@ impl Ground {
         self.dir.join("on")
     }
 
-    fn config(&self) -> PathBuf {
-        self.dir.join("config")
+    fn config(&self, kind: &str) -> PathBuf {
+        self.dir.join(format!("{kind}.conf"))
     }
 }
 

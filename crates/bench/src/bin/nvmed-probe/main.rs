@@ -3,6 +3,7 @@
 //! It knows nothing of nvmed; run bare it measures the kernel, run under the wrapper it measures us.
 //! Each mode prints one line per slice: nanoseconds per operation.
 
+mod beside;
 mod commits;
 mod everyday;
 
@@ -14,6 +15,8 @@ use std::time::Instant;
 
 /// Bytes per operation.
 const BLOCK: usize = 4096;
+/// Bytes of a longer one.
+const PIECE: usize = 8192;
 /// Bytes of a call that writes what is then read.
 const WRITTEN: usize = 1 << 20;
 /// Bytes of a call that reads it once: no more than what caches take for reading in place.
@@ -25,6 +28,7 @@ fn main() {
     let done = match words[..] {
         ["pread", file, bytes, slices, ops] => random(file, bytes, slices, ops, Mode::Read),
         ["pwrite", file, bytes, slices, ops] => random(file, bytes, slices, ops, Mode::Write),
+        ["beside", image, file, bytes, slices, ops] => beside::beside(image, file, bytes, slices, ops),
         ["create", dir, files, dirs] => create(dir, files, dirs),
         ["foreign", call, slices, calls] => foreign(call, slices, calls),
         ["fstat", file, slices, ops, pause_us] => fstat(file, slices, ops, pause_us),
@@ -40,7 +44,8 @@ fn main() {
         }
         ["copies", from, to, times] => commits::copies(from, to, times),
         ["nothing"] => Ok(()),
-        _ => Err("usage: nvmed-probe pread|pwrite FILE BYTES SLICES OPS | create DIR FILES DIRS \
+        _ => Err("usage: nvmed-probe pread|pwrite FILE BYTES SLICES OPS \
+             | beside IMAGE FILE BYTES SLICES OPS | create DIR FILES DIRS \
              | foreign lseek|read|close SLICES CALLS | fstat FILE SLICES OPS PAUSE_US | echo SLICES OPS PAUSE_US \
              | counted CALL DIR CALLS | calls DIR SLICES KIND... | pair FILE SLICES SLICE_MS \
              | readers DIR SLICES SLICE_MS PROCESSES... \
@@ -168,17 +173,20 @@ fn foreign(call: &str, slices: &str, calls: &str) -> Result<(), String> {
 }
 
 /// A number of calls of one kind between two stops, for a parent that counts what lies between (ptrace(2)). A call is
-/// `ours.NAME` on a file that is made in `dir`, or `host.NAME` on one that is there.
+/// `ours.NAME` or `memory.NAME` on a file that is made in `dir`, or `host.NAME` on one that is there.
 fn counted(call: &str, dir: &str, calls: &str) -> Result<(), String> {
     let calls = number(calls)?;
     let (whose, name) =
-        call.split_once('.').ok_or_else(|| format!("`{call}` is no ours.NAME or host.NAME"))?;
-    let file = if whose == "ours" { format!("{dir}/file") } else { format!("{dir}/passwd") };
-    let flags = if whose == "ours" { libc::O_RDWR | libc::O_CREAT } else { libc::O_RDONLY };
-    let fd = open(&file, flags)?;
+        call.split_once('.').ok_or_else(|| format!("`{call}` is no ours.NAME, memory.NAME or host.NAME"))?;
+    let is_ours = whose != "host";
+    let file = if is_ours { format!("{dir}/file") } else { format!("{dir}/passwd") };
+    let flags = if is_ours { libc::O_RDWR | libc::O_CREAT } else { libc::O_RDONLY };
+    let appends = if name.starts_with("append") { libc::O_APPEND } else { 0 };
+    let fd = open(&file, flags | appends)?;
     let mut block = noise();
-    if whose == "ours" {
-        pwrite(fd, &block, 0)?;
+    let mut piece = noise().repeat(PIECE / BLOCK);
+    if is_ours {
+        pwrite(fd, &piece, 0)?;
     }
     let file = path(&file)?;
     let (short, mut status) = (&mut block[..100], std::mem::MaybeUninit::<libc::stat>::uninit());
@@ -189,6 +197,11 @@ fn counted(call: &str, dir: &str, calls: &str) -> Result<(), String> {
             "pread" => libc::pread(fd, short.as_mut_ptr().cast(), short.len(), 0) == 100,
             "pwrite" => libc::pwrite(fd, short.as_ptr().cast(), short.len(), 0) == 100,
             "read" => libc::read(fd, short.as_mut_ptr().cast(), 1) == 1,
+            "read_8k" => libc::pread(fd, piece.as_mut_ptr().cast(), PIECE, 0) == PIECE as isize,
+            "overwrite_8k" => libc::pwrite(fd, piece.as_ptr().cast(), PIECE, 0) == PIECE as isize,
+            "append_4k_fsync" => {
+                libc::write(fd, piece.as_ptr().cast(), BLOCK) == BLOCK as isize && libc::fsync(fd) == 0
+            }
             "lseek" => libc::lseek(fd, 0, libc::SEEK_CUR) >= 0,
             "fstat" => libc::fstat(fd, status.as_mut_ptr()) == 0,
             "stat" => libc::stat(file.as_ptr(), status.as_mut_ptr()) == 0,
