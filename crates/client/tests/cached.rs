@@ -154,9 +154,10 @@ fn the_beginning_of_a_large_file_in_memory_is_read_without_a_call() {
     let shared = serve_in_memory();
     let (session, other) = (shared.session(), shared.session());
     create(other.files(), "file").pwrite(&vec![7; 2 << 20], 0).unwrap();
-    support::settle(&session);
     let root = session.files().root();
     let file = session.files().open(&root, b"file", OpenFlags::READ, 0).unwrap();
+    // After the open, of which the shelf knows nothing then.
+    support::settle(&session);
     warm(&file, 4 * PAGE);
     let mut into = [0; PAGE];
     assert!(without_calls(&file, || file.pread(&mut into, 0).is_ok_and(|read| read == PAGE)));

@@ -107,7 +107,7 @@ fn readers_never_see_the_bytes_of_another_file() {
     writer.pwrite(file, 0, &whole(1));
     let (done, seen) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        let readers = [(); 2].map(|()| {
             scope.spawn(|| {
                 let client = Client::connect(&shared);
                 let file = client.open("file", OpenFlags::READ).unwrap();
@@ -129,13 +129,14 @@ fn readers_never_see_the_bytes_of_another_file() {
                         Seen::Closed => panic!("nothing ends the window"),
                     }
                 }
-            });
-        }
+            })
+        });
         let truncate = |handle, bytes| {
             assert_eq!(writer.call(&Call::Truncate { object: Object::Held(handle), bytes }), Answer::Done);
         };
         let mut number = 1;
-        while number < 500 || seen.load(Ordering::Relaxed) < 1000 {
+        let is_enough = |number| number >= 500 && seen.load(Ordering::Relaxed) >= 1000;
+        while !is_enough(number) && readers.iter().all(|reader| !reader.is_finished()) {
             number += 1;
             // Large writes are seen a page at a time.
             truncate(file, (number % 3) * 8 * PAGE as u64);

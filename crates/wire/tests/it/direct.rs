@@ -115,8 +115,14 @@ fn pages_that_nobody_could_tell_of_are_absent() {
     assert_eq!(reads.read(&mut into, PAGE as u64), Seen::Missing, "a block whose number does not fit");
 }
 
-const STRESS_PAGES: u64 = 4;
+const STRESS_PAGES: u64 = 16;
+/// Pages of a read.
+const READ_PAGES: u64 = 3;
+/// Blocks of the medium.
+const BLOCKS: u64 = 256;
 const STRESS_CHANGES: u64 = 50_000;
+/// Reads between which the writer has done something: on a busy machine others say nothing.
+const STRESS_READS: u64 = 1000;
 
 /// Each page has one number all over. A writer raises it in place; from time to time it takes the pages' blocks away,
 /// which another file gets at once, and gives them others. A reader sees whole pages of this file that are no older
@@ -124,20 +130,21 @@ const STRESS_CHANGES: u64 = 50_000;
 #[test]
 fn a_torn_stale_or_foreign_page_is_never_read() {
     const FOREIGN: u64 = u64::MAX;
-    let medium = Mapping::shareable(64 * PAGE, Pages::Base).unwrap();
+    let medium = Mapping::shareable(BLOCKS as usize * PAGE, Pages::Base).unwrap();
     let view = Arc::new(MediumView::open(medium.backing().unwrap().0).unwrap());
     let (window, reads) = window(STRESS_PAGES, STRESS_PAGES as usize * PAGE, &view);
     let page_of = |number: u64| number.to_le_bytes().repeat(PAGE / 8);
     let model = [const { AtomicU64::new(0) }; STRESS_PAGES as usize];
-    let (done, seen) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (done, seen, rounds) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut into = [0; 2 * PAGE];
+        let reader = scope.spawn(|| {
+            let mut round = 0;
+            let mut into = [0; READ_PAGES as usize * PAGE];
             let mut page = 0;
             while !done.load(Ordering::Relaxed) {
-                page = (page + 1) % (STRESS_PAGES - 1);
+                page = (page + 3) % (STRESS_PAGES - READ_PAGES);
                 let least = model[page as usize].load(Ordering::SeqCst);
-                if reads.read(&mut into, page * PAGE as u64) != Seen::Bytes(2 * PAGE) {
+                if reads.read(&mut into, page * PAGE as u64) != Seen::Bytes(into.len()) {
                     continue;
                 }
                 for part in into.chunks(PAGE) {
@@ -146,19 +153,22 @@ fn a_torn_stale_or_foreign_page_is_never_read() {
                 }
                 let number = u64::from_le_bytes(into[..8].try_into().unwrap());
                 assert!(number >= least, "page {page} is stale: {number}, not {least}");
-                seen.fetch_add(1, Ordering::Relaxed);
+                let before = std::mem::replace(&mut round, rounds.load(Ordering::Relaxed));
+                seen.fetch_add(u64::from(round != before), Ordering::Relaxed);
             }
         });
         let mut first = 0;
         let place = |first: u64| move |page: u64| Some((Place::Block(first + page), STRESS_PAGES));
         window.tell(0..STRESS_PAGES, place(first));
         let mut round = 0;
-        while round < STRESS_CHANGES || seen.load(Ordering::Relaxed) < 100 {
+        let is_enough = |round| round >= STRESS_CHANGES && seen.load(Ordering::Relaxed) >= STRESS_READS;
+        while !is_enough(round) && !reader.is_finished() {
             round += 1;
+            rounds.store(round, Ordering::Relaxed);
             let page = round % STRESS_PAGES;
             if round % 64 == 0 {
                 let before = first;
-                first = (first + 2 * STRESS_PAGES) % 64;
+                first = (first + 2 * STRESS_PAGES) % BLOCKS;
                 // A cut and what is written again: the words are odd until the file has its other blocks.
                 let change = window.begin_change(0..STRESS_PAGES * PAGE as u64);
                 for page in 0..STRESS_PAGES {
