@@ -12,6 +12,7 @@ use nvmed_stack::{DeviceSpec, Open, StackError};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,8 +36,8 @@ pub fn format(arguments: &Format) -> Result<(), Failure> {
             let bytes = size(arguments, &spec, path, &name)?;
             let new = !Path::new(path).exists();
             nvmed_stack::open_device(&spec, Open::Create { bytes }).inspect_err(|_| {
-                // Without a size it is no image, and nobody's.
-                if new && std::fs::metadata(path).is_ok_and(|file| file.len() == 0) {
+                // Without a byte it is no image, and nobody's.
+                if new && std::fs::metadata(path).is_ok_and(|file| file.blocks() == 0) {
                     let _ = std::fs::remove_file(path);
                 }
             })?

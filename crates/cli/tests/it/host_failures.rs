@@ -67,6 +67,39 @@ said('read-only', lambda: os.statvfs('store').f_flag & os.ST_RDONLY)
     }
 }
 
+/// On memory each call that needs what is gone says so at once, no touch of it is a signal, and the rest goes on.
+#[test]
+fn memory_that_is_truncated_under_a_run_costs_what_was_cut_off() {
+    if !have("python3") {
+        return;
+    }
+    for how in ["--shared", "--private"] {
+        let scratch = Scratch::new();
+        scratch.ok(["format", "nvm:d.img", "--size", "64M"]);
+        let script = "
+small = open('store/small', 'wb+', buffering=0)
+small.write(b'old!' * 2048)
+large = open('store/large', 'wb+', buffering=0)
+large.write(b'0123' * (10 << 20)); os.fsync(large.fileno())
+os.truncate('d.img', 32 << 20)
+said('write', lambda: os.pwrite(large.fileno(), b'4567' * 1024, 36 << 20))
+said('read', lambda: os.pread(large.fileno(), 4, 36 << 20))
+said('early', lambda: os.pread(large.fileno(), 4, 0))
+said('small', lambda: os.pwrite(small.fileno(), b'new!' * 2048, 0))
+said('sync', lambda: os.fsync(small.fileno()))
+said('create', create)
+";
+        let ran = python(&scratch, how, "nvm:d.img", script);
+        let said = "write EIO\nread EIO\nearly b'0123'\nsmall 8192\nsync None\ncreate None\n";
+        assert_eq!((ran.out.as_str(), ran.status), (said, 0), "{how}: {}", ran.err);
+        scratch.fails(["ls", "nvm:d.img"], 4, "was the image truncated?");
+        length(&scratch.path("d.img"), 64 << 20);
+        is_mended(&scratch, "nvm:d.img");
+        assert!(scratch.ok(["cat", "nvm:d.img:/small"]) == "new!".repeat(2048), "{how}");
+        assert_eq!(scratch.ok(["ls", "nvm:d.img"]), "large\nnew\nsmall\n", "{how}");
+    }
+}
+
 /// Something that a program of the host's takes away again.
 struct Undo(&'static str, Vec<PathBuf>);
 

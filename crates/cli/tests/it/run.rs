@@ -108,6 +108,76 @@ fn an_image_is_the_same_for_every_engine() {
     }
 }
 
+/// Kills a run as a whole, its holder before that can save what the others leave, and waits until all of it is gone.
+fn kill_run(mut holder: std::process::Child) {
+    let pid = rustix::process::Pid::from_child(&holder);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let number = holder.id();
+    let children = std::fs::read_to_string(format!("/proc/{number}/task/{number}/children")).unwrap();
+    let children: Vec<_> = children
+        .split_whitespace()
+        .map(|child| rustix::process::Pid::from_raw(child.parse().unwrap()).unwrap())
+        .map(|child| rustix::process::pidfd_open(child, rustix::process::PidfdFlags::empty()).unwrap())
+        .collect();
+    assert!(!children.is_empty(), "a run has children");
+    for child in &children {
+        rustix::process::pidfd_send_signal(child, rustix::process::Signal::KILL).unwrap();
+    }
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    for child in &children {
+        rustix::event::poll(&mut [rustix::event::PollFd::new(child, rustix::event::PollFlags::IN)], None)
+            .unwrap();
+    }
+}
+
+/// A run that is killed amid its writes leaves what was synced, and a whole file system, to every engine: on memory
+/// what it stored in place, on blocks what its log has.
+#[test]
+fn a_killed_run_leaves_the_same_to_every_engine() {
+    if !have("python3") {
+        return;
+    }
+    let engines =
+        ["nvm:d.img", "uring:d.img?direct=off", "nvm:d.img?flush=process", "virtual:d.img", "nvm:d.img"];
+    let script = "
+import os, sys
+turn = sys.argv[1]
+for at in range(int(turn)):
+    assert open(f'store/kept{at}').read() == str(at) * 50000, at
+with open('store/kept' + turn, 'w') as file:
+    file.write(turn * 50000)
+    file.flush()
+    os.fsync(file.fileno())
+torn = os.open('store/torn', os.O_RDWR | os.O_CREAT)
+print('synced', flush=True)
+while True:
+    os.ftruncate(torn, 0)
+    for at in range(64):
+        os.pwrite(torn, b'torn' * 3000, at * 12001)
+    os.rename('store/torn', 'store/torn' + turn)
+    os.rename('store/torn' + turn, 'store/torn')
+";
+    for how in ["--private", "--shared"] {
+        let scratch = Scratch::new();
+        scratch.ok(["format", engines[0], "--size", "64M"]);
+        for (turn, device) in engines.into_iter().enumerate() {
+            let (turn, run) = (turn.to_string(), ["run", how, "--device", device, "--dir", "store", "--"]);
+            let mut command = scratch.nvmed(run.into_iter().chain(["python3", "-c", script, &turn]));
+            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+            let mut line = String::new();
+            BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(line, "synced\n", "{how} {device}, turn {turn}");
+            kill_run(child);
+            for other in engines {
+                assert_eq!(scratch.ok(["fsck", other]), format!("{other}: clean\n"), "after {device}, {how}");
+                let kept = scratch.ok(["cat", &format!("{other}:/kept{turn}")]);
+                assert!(kept == turn.repeat(50_000), "{how}: {other} reads something else after {device}");
+            }
+        }
+    }
+}
+
 #[test]
 fn memory_that_is_no_medium_is_told_in_one_line() {
     let scratch = Scratch::new();
@@ -121,6 +191,41 @@ fn memory_that_is_no_medium_is_told_in_one_line() {
     ] {
         scratch.fails(["info", device], status, words);
     }
+    // What cannot be made leaves no file.
+    for (device, size, words) in [
+        ("nvm:new.img?profile=nand,buffer=8K", "64M", "give at least buffer=32768"),
+        ("nvm:new.img?profile=./none.toml,buffer=1M", "64M", "none.toml: No such file"),
+        ("nvm:new.img", "1E", "File too large"),
+        ("nvm:new.img?flush=dax", "64M", "leave out flush=dax, or put the file on persistent memory"),
+    ] {
+        let ran = scratch.run(["format", device, "--size", size]);
+        if device.ends_with("dax") && ran.status == 0 {
+            println!(
+                "SKIPPED: the temporary directory is on persistent memory, where flush=dax is not refused"
+            );
+            continue;
+        }
+        assert!(ran.err.contains(words) && ran.err.lines().count() == 1, "{device}: {}", ran.err);
+        assert!(!scratch.path("new.img").exists(), "{device} left a file");
+    }
+    scratch.ok(["format", "nvm:m.img", "--size", "64M"]);
+    let twice = [
+        "run",
+        "--device",
+        "nvm:m.img",
+        "--dir",
+        "store",
+        "--",
+        env!("CARGO_BIN_EXE_nvmed"),
+        "ls",
+        "nvm:m.img",
+    ];
+    scratch.fails(twice, 3, "is in use by nvmed");
+    scratch.file("foreign.img", vec![7; 16 << 20]);
+    scratch.fails(["ls", "nvm:foreign.img"], 4, "holds no nvmed file system");
+    scratch.fails(["format", "nvm:foreign.img"], 4, "--force overwrites it");
+    scratch.file("foreign.img", vec![7; (16 << 20) + 1]);
+    scratch.fails(["ls", "nvm:foreign.img"], 1, "16777217 bytes is no device size");
 }
 
 /// Memory without a file is the run's: a program that has the file system within itself and is killed leaves it to the
