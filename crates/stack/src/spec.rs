@@ -540,6 +540,8 @@ impl fmt::Display for DeviceSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::{Open, open_device};
+    use nvmed_dice::Dice;
 
     #[test]
     fn a_device_is_one_string_both_ways() {
@@ -576,6 +578,77 @@ mod tests {
         let absolute = |text| DeviceSpec::parse(text).unwrap().absolute(Path::new("/x")).to_string();
         assert_eq!(absolute("d.img?profile=tlc"), "virtual:/x/d.img?profile=tlc");
         assert_eq!(absolute("d.img?profile=my.toml"), "virtual:/x/d.img?profile=/x/my.toml");
+    }
+
+    /// What is shown is read back; and what makes no device, or none that the host has memory for, is one line.
+    #[test]
+    fn fuzz_any_memory_is_opened_or_refused() {
+        const KEYS: [&str; 8] = ["size", "size", "flush", "lba", "profile", "buffer", "clock", "speed"];
+        const VALUES: [&str; 24] = [
+            "64K",
+            "1M",
+            "1G",
+            "65536",
+            "4096",
+            "512",
+            "1000",
+            "0",
+            "-1",
+            "8E",
+            "17179869184G",
+            "",
+            "host",
+            "process",
+            "dax",
+            "virtual",
+            "waited",
+            "dram",
+            "pcm",
+            "cxl-flash",
+            "nand",
+            "none.toml",
+            "=",
+            "1M?",
+        ];
+        const SOUND: [&str; 6] =
+            ["size=64K", "flush=process", "lba=4096", "profile=nand", "profile=pcm", "buffer=256K"];
+        let (mut opened, mut refused) = (0, 0);
+        for seed in 0..2000 {
+            let mut dice = Dice::of(&[seed]);
+            let path = if dice.chance(15) { "/none/d.img" } else { "" };
+            let mut text = format!("nvm:{path}?size=1M");
+            for _ in 0..dice.roll(5) {
+                text += ",";
+                if dice.chance(70) {
+                    text += dice.pick(&SOUND).unwrap_or(&"");
+                } else {
+                    let pair = (dice.pick(&KEYS).unwrap_or(&""), dice.pick(&VALUES).unwrap_or(&""));
+                    text += &format!("{}={}", pair.0, pair.1);
+                }
+            }
+            let one_line = |said: String| {
+                assert!(!said.contains(char::is_control) && !said.is_empty(), "`{text}`: {said:?}");
+            };
+            let spec = match DeviceSpec::parse(&text) {
+                Ok(spec) => spec,
+                Err(error) => {
+                    one_line(error.to_string());
+                    continue;
+                }
+            };
+            assert_eq!(DeviceSpec::parse(&spec.to_string()), Ok(spec.clone()), "`{text}`");
+            match open_device(&spec, Open::Existing { locked_by_run: false }) {
+                Ok(device) => {
+                    opened += 1;
+                    assert!(spec.size_bytes().is_some() && device.geometry().lba_count > 0, "`{text}`");
+                }
+                Err(error) => {
+                    refused += 1;
+                    one_line(error.to_string());
+                }
+            }
+        }
+        assert!(opened > 50 && refused > 50, "{opened} were opened, {refused} were not");
     }
 
     #[test]

@@ -153,6 +153,9 @@ impl SlowMedium {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::tests::spoiled;
+    use nvmed_dice::Dice;
+    use nvmed_nvm::{BufferClock, BufferOptions, FlushTo, Memory, MemoryOptions, Place};
 
     #[test]
     fn built_in_profiles_make_media_of_any_size() {
@@ -164,6 +167,53 @@ mod tests {
                 assert!(medium.program_bytes <= medium.fill_bytes, "{name}");
             }
         }
+    }
+
+    /// Each text is a medium behind any buffer that keeps what it is given, or one line says why not.
+    #[test]
+    fn fuzz_any_text_is_a_medium_or_refused() {
+        let (mut good, mut bad, mut small) = (0, 0, 0);
+        for seed in 0..2000 {
+            let mut dice = Dice::of(&[seed]);
+            let (_, text) = BUILT_IN[dice.index(BUILT_IN.len())];
+            let Some(text) = spoiled(text, &mut dice) else { continue };
+            let size = 4096 << dice.roll(9);
+            let made = SlowMedium::read("m.toml", &text).and_then(|medium| medium.medium(size));
+            let profile = match made {
+                Ok(profile) => profile,
+                Err(fault) => {
+                    bad += 1;
+                    let said = fault.to_string();
+                    assert!(!said.contains(char::is_control), "seed {seed}: {said:?}");
+                    continue;
+                }
+            };
+            let bytes = [dice.roll(1 << 20), 4096 << dice.roll(10), dice.next()][dice.index(3)];
+            let memory =
+                Memory::open(MemoryOptions { place: Place::Ram { bytes: size }, flush: FlushTo::Process });
+            let memory =
+                memory.unwrap().buffered(&BufferOptions { profile, bytes, clock: BufferClock::Virtual });
+            let memory = match memory {
+                Ok(memory) => memory,
+                Err(error) => {
+                    small += 1;
+                    let said = error.to_string();
+                    assert!(!said.contains(char::is_control), "seed {seed}: {said:?}");
+                    continue;
+                }
+            };
+            good += 1;
+            for turn in 1..8_u8 {
+                let at = dice.roll(size - 64);
+                let mut found = [0; 64];
+                memory.store(at, &[turn; 64]).unwrap();
+                memory.fence().unwrap();
+                memory.read(dice.roll(size - 64), &mut found).unwrap();
+                memory.read(at, &mut found).unwrap();
+                assert_eq!(found, [turn; 64], "seed {seed}");
+            }
+        }
+        assert!(good > 300 && bad > 300 && small > 10, "{good} are media, {bad} are none, {small} need more");
     }
 
     #[test]

@@ -441,10 +441,9 @@ fn sizes_that_no_drive_has_are_refused_with_one_that_does() {
     );
 }
 
-/// Profiles with parts taken away, doubled or exchanged: each is a profile, or one line says why not.
-#[test]
-fn fuzz_no_text_is_more_than_refused() {
-    let pieces = [
+/// A profile with parts taken away, doubled or exchanged, if it is still a text.
+pub(in crate::profile) fn spoiled(text: &str, dice: &mut Dice) -> Option<String> {
+    const PIECES: [&str; 12] = [
         "-1",
         "0",
         "1e300",
@@ -458,32 +457,36 @@ fn fuzz_no_text_is_more_than_refused() {
         "{",
         "=",
     ];
+    let mut bytes = text.as_bytes().to_vec();
+    for _ in 0..=dice.index(3) {
+        let at = dice.index(bytes.len());
+        let end = (at + 1 + dice.index(12)).min(bytes.len());
+        match dice.index(4) {
+            0 => drop(bytes.drain(at..end)),
+            1 => bytes[at] ^= 1 << dice.index(7),
+            2 => {
+                let copy = bytes[at..end].to_vec();
+                bytes.splice(at..at, copy);
+            }
+            _ => {
+                // In place of a number.
+                let number = bytes[at..].iter().position(u8::is_ascii_digit).map_or(at, |digit| at + digit);
+                let end = number + bytes[number..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+                bytes.splice(number..end, PIECES[dice.index(PIECES.len())].bytes());
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Each such text is a profile, or one line says why not.
+#[test]
+fn fuzz_no_text_is_more_than_refused() {
     let (mut good, mut bad) = (0, 0);
     for seed in 0..4000 {
         let mut dice = Dice::of(&[seed]);
         let (_, text) = BUILT_IN[dice.index(BUILT_IN.len())];
-        let mut bytes = text.as_bytes().to_vec();
-        for _ in 0..=dice.index(3) {
-            let at = dice.index(bytes.len());
-            let end = (at + 1 + dice.index(12)).min(bytes.len());
-            match dice.index(4) {
-                0 => drop(bytes.drain(at..end)),
-                1 => bytes[at] ^= 1 << dice.index(7),
-                2 => {
-                    let copy = bytes[at..end].to_vec();
-                    bytes.splice(at..at, copy);
-                }
-                _ => {
-                    // In place of a number.
-                    let number =
-                        bytes[at..].iter().position(u8::is_ascii_digit).map_or(at, |digit| at + digit);
-                    let end =
-                        number + bytes[number..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-                    bytes.splice(number..end, pieces[dice.index(pieces.len())].bytes());
-                }
-            }
-        }
-        let Ok(text) = String::from_utf8(bytes) else { continue };
+        let Some(text) = spoiled(text, &mut dice) else { continue };
         match DriveProfile::read("d.toml", &text) {
             Ok(profile) => {
                 good += 1;
