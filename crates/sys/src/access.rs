@@ -4,8 +4,6 @@ use crate::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::door;
 use crate::mapping::Mapping;
 use core::ptr;
-use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
 
 impl Mapping {
     /// Copies `dst.len()` bytes from `offset` out of the mapping.
@@ -140,21 +138,6 @@ impl Mapping {
             }
         }
         left == 0
-    }
-
-    /// Writes `len` bytes from `offset` to `at` of a file, by the kernel: pages that a memory file has not yet are
-    /// not cleared before. How many arrived, where not all did.
-    ///
-    /// # Errors
-    /// What pwrite(2) answers; `EFAULT` where the mapping's own file was cut short.
-    ///
-    /// # Panics
-    /// When the range is not inside the mapping.
-    pub fn write_out(&self, offset: usize, len: usize, to: BorrowedFd<'_>, at: u64) -> Result<usize, Errno> {
-        let src = self.at(offset, len);
-        // SAFETY: `src` is valid for `len` bytes by `at`. The slice is handed to the kernel, which copies what others
-        // may be writing, is looked at by nobody here, and ends with this call.
-        rustix::io::pwrite(to, unsafe { core::slice::from_raw_parts(src, len) }, at)
     }
 
     /// Sets `len` bytes from `offset` to `byte`.

@@ -493,6 +493,21 @@ impl Mapping {
         unsafe { rustix::mm::madvise(base.byte_add(begin - offset).cast(), end - begin, advice) }
     }
 
+    /// Writes `len` bytes from `offset` to `at` of a file, by the kernel: pages that a memory file has not yet are
+    /// not cleared before. How many arrived, where not all did.
+    ///
+    /// # Errors
+    /// What pwrite(2) answers; `EFAULT` where the mapping's own file was cut short.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    pub fn write_out(&self, offset: usize, len: usize, to: BorrowedFd<'_>, at: u64) -> Result<usize, Errno> {
+        let src = self.at(offset, len);
+        // SAFETY: `src` is valid for `len` bytes by `at`. The slice is handed to the kernel, which copies what others
+        // may be writing, is looked at by nobody here, and ends with this call.
+        rustix::io::pwrite(to, unsafe { core::slice::from_raw_parts(src, len) }, at)
+    }
+
     /// Writes changed pages of a shared file mapping back to the file, and waits.
     ///
     /// # Errors
