@@ -16,13 +16,14 @@ use crate::identity::Identity;
 use crate::span::{PAGE_BYTES, Span, check_size};
 use chunk::{CHUNK_BYTES, Chunk, chunks};
 use nvmed_nvme::Status;
+use nvmed_sys::atomic::AtomicU8;
 use nvmed_sys::sync::Mutex;
 use nvmed_sys::{Mapping, Pages, QuietFd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use sync::Syncing;
 
 /// What Flush means.
