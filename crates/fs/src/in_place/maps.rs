@@ -222,7 +222,7 @@ impl InPlace {
         if !lacks {
             return Ok(());
         }
-        self.prepare(inode)?;
+        self.prepare(grow, inode)?;
         self.allocate_holes(grow, inode, pages.clone())?;
         self.each_mapping(inode, pages.clone(), |part, mapping| {
             let BlockMapping::Block { block, unwritten: true, .. } = mapping else { return Ok(()) };
