@@ -1,5 +1,5 @@
-//! What a mount says about files to a medium that has a buffer: where they lie, and what programs say of them. All of it
-//! is hints, so nothing here fails: what cannot be read now is told to who reads it.
+//! What a mount says about files to a medium that has a buffer: where they lie, and what programs say of them. All of
+//! it is hints, so nothing here fails: what cannot be read now is told to who reads it.
 
 use crate::in_place::{InPlace, place};
 use crate::inode::Inode;

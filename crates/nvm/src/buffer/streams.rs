@@ -49,9 +49,9 @@ pub(super) struct Use {
 pub(super) struct Limits {
     /// Of a frame.
     pub(super) frame: u64,
-    /// Of all that were seen.
+    /// Of all who read in order.
     pub(super) seen: u64,
-    /// Of all.
+    /// Of all, with what is needed soon.
     pub(super) told: u64,
 }
 
@@ -227,7 +227,7 @@ impl Streams {
                 (stream.read_to - stream.range.start).max(first).min(share(limits.seen))
             }
             Why::Told(Hint::WillNeed) => limits.told.min(NEEDED_BYTES),
-            Why::Told(_) => share(limits.told),
+            Why::Told(_) => share(limits.seen),
         };
         let begin = stream.ahead_to.max(stream.read_to);
         let end = stream.read_to.saturating_add(window).min(stream.range.end).min(space_bytes);
@@ -236,7 +236,7 @@ impl Streams {
 
     /// Of how many bytes frames may come ahead of a stream, of others' among them.
     pub(super) fn budget(&self, index: usize, limits: Limits) -> u64 {
-        if self.all[index].why == Why::Seen { limits.seen } else { limits.told }
+        if self.all[index].why == Why::Told(Hint::WillNeed) { limits.told } else { limits.seen }
     }
 
     /// Frames up to a place have begun to come.
@@ -333,7 +333,7 @@ mod tests {
         let space = Space::Object(7);
         let all = 0..u64::MAX;
         assert_eq!(streams.tell(space, all.clone(), Hint::Sequential), None);
-        assert_eq!(reads(&mut streams, space, 9 * FRAME, FRAME), Some(10 * FRAME..10 * FRAME + (2 << 20)));
+        assert_eq!(reads(&mut streams, space, 9 * FRAME, FRAME), Some(10 * FRAME..10 * FRAME + (1 << 20)));
         assert_eq!(streams.tell(space, all.clone(), Hint::Random), None);
         assert_eq!(reads(&mut streams, space, 0, FRAME), None);
         assert_eq!(reads(&mut streams, space, FRAME, FRAME), None);
