@@ -510,6 +510,18 @@ impl Desk {
                 "writebacks": cache.writebacks,
                 "dirty_bytes": cache.dirty * PAGE_BYTES,
             },
+            "buffer": service.mount.buffer_stats().map(|buffer| serde_json::json!({
+                "now_ns": buffer.now_ns,
+                "waited_ns": buffer.waited_ns,
+                "fills": buffer.fills,
+                "fills_ahead": buffer.fills_ahead,
+                "used_ahead": buffer.used_ahead,
+                "late_ahead": buffer.late_ahead,
+                "wasted_ahead": buffer.wasted_ahead,
+                "evictions": buffer.evictions,
+                "programs": buffer.programs,
+                "programmed_bytes": buffer.programmed_bytes,
+            })),
             "windows": service.windows.json(),
             "shelves": service.shelves.json(),
             "requests": {

@@ -2,6 +2,7 @@
 
 mod counted;
 mod plan;
+mod readahead;
 
 use crate::cell::Cell;
 use crate::duel::{Measured, Series};
@@ -14,6 +15,8 @@ use counted::{
 };
 use plan::Load;
 use std::sync::Arc;
+
+pub(super) use readahead::Readahead;
 
 /// Figures 4 and 5: what queueing requests costs.
 pub(crate) struct Queueing(Direction);
