@@ -123,7 +123,7 @@ impl File {
         let cached = &self.cached;
         let (last, count) = cached.last();
         let read_to = cached.read_to.load(Ordering::Relaxed);
-        // A direct window makes no copy, so one reading of all is worth it; and of a large file no part is on the shelf.
+        // A direct window makes no copy, so one reading of all is worth it; of a large file no part is on the shelf.
         let is_direct = self.core().board.offers_medium();
         let wants = read_to >= FILE_BYTES_MIN && (is_direct || len <= STREAM_BYTES || offset < read_to);
         let has = if is_direct { read_to.max(self.holding.known.0.size) } else { read_to };
