@@ -67,7 +67,7 @@ impl Ahead {
             return;
         }
         drop(advice);
-        let pages = if ahead == 0 { count } else { self.habit.miss(page, count, ahead).pages };
+        let pages = if ahead == 0 { count } else { self.habit.miss(page, count, ahead, pages_max).pages };
         out.push(page..(page + pages).min(end));
     }
 }

@@ -35,12 +35,12 @@ pub struct Readahead {
 impl Readahead {
     /// What to fill when the pages `[page, page + wanted)` are asked for and `page` is missing: the
     /// pages wanted, and for a sequential reader up to `pages_max` in a window that doubles, or up to sixteen times as
-    /// many where [`Readahead::took`] was told that windows take long.
+    /// many where [`Readahead::took`] was told that windows take long, and no more than one fill has, `fill_max`.
     #[must_use]
-    pub fn miss(&self, page: Page, wanted: u64, pages_max: u64) -> Window {
+    pub fn miss(&self, page: Page, wanted: u64, pages_max: u64, fill_max: u64) -> Window {
         let sequential = page.0 == self.end.load(Ordering::Relaxed);
         let pages = if sequential {
-            let most = pages_max << self.doublings.load(Ordering::Relaxed);
+            let most = (pages_max << self.doublings.load(Ordering::Relaxed)).min(fill_max);
             (self.pages.load(Ordering::Relaxed) * 2).max(FIRST_PAGES).max(wanted).min(most.max(wanted))
         } else {
             self.doublings.store(0, Ordering::Relaxed);
@@ -70,13 +70,13 @@ mod tests {
         let mut page = Page::FIRST;
         let mut windows = Vec::new();
         for _ in 0..6 {
-            let window = habit.miss(page, 1, 32);
+            let window = habit.miss(page, 1, 32, 1000);
             assert_eq!(window.start, page);
             windows.push(window.pages);
             page += window.pages;
         }
         assert_eq!(windows, [4, 8, 16, 32, 32, 32]);
-        assert_eq!(habit.miss(page, 100, 32).pages, 100, "what is asked for is filled in one go");
+        assert_eq!(habit.miss(page, 100, 32, 1000).pages, 100, "what is asked for is filled in one go");
     }
 
     #[test]
@@ -84,7 +84,7 @@ mod tests {
         let habit = Readahead::default();
         let mut page = Page::FIRST;
         let mut next = |took| {
-            let window = habit.miss(page, 1, 8);
+            let window = habit.miss(page, 1, 8, 100);
             page += window.pages;
             habit.took(window.pages, took);
             window.pages
@@ -93,21 +93,21 @@ mod tests {
         let windows = [quick, quick, quick, slow, quick, slow, slow, slow, slow, slow].map(&mut next);
         assert_eq!(
             windows,
-            [4, 8, 8, 8, 16, 16, 32, 64, 128, 128],
-            "doubled by each that was slow, four times"
+            [4, 8, 8, 8, 16, 16, 32, 64, 100, 100],
+            "doubled by each that was slow, up to a fill"
         );
-        assert_eq!(habit.miss(Page(9000), 1, 8).pages, 1);
-        assert_eq!(habit.miss(Page(9001), 1, 8).pages, 4, "another place, another habit");
-        assert_eq!(habit.miss(Page(9005), 20, 8).pages, 20);
-        assert_eq!(habit.miss(Page(9025), 1, 8).pages, 8);
+        assert_eq!(habit.miss(Page(9000), 1, 8, 100).pages, 1);
+        assert_eq!(habit.miss(Page(9001), 1, 8, 100).pages, 4, "another place, another habit");
+        assert_eq!(habit.miss(Page(9005), 20, 8, 100).pages, 20);
+        assert_eq!(habit.miss(Page(9025), 1, 8, 100).pages, 8);
     }
 
     #[test]
     fn a_random_reader_gets_what_it_asks_for() {
         let habit = Readahead::default();
         for page in [77, 3, 1000, 12, 5000].map(Page) {
-            assert_eq!(habit.miss(page, 2, 32), Window { start: page, pages: 2 });
+            assert_eq!(habit.miss(page, 2, 32, 1000), Window { start: page, pages: 2 });
         }
-        assert_eq!(habit.miss(Page(5002), 1, 32).pages, 4, "two in a row look sequential");
+        assert_eq!(habit.miss(Page(5002), 1, 32, 1000).pages, 4, "two in a row look sequential");
     }
 }

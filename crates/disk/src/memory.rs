@@ -303,7 +303,7 @@ mod tests {
         memory.settle();
         assert_eq!((stored(&disk), disk.media().has_cached()), (2, true), "no fence has followed");
         memory.store(BLOCK as u64, &[3; 16]).expect("bytes");
-        for frame in 2..4 * FRAMES {
+        for frame in (2..4 * FRAMES).rev() {
             memory.read(frame * BLOCK as u64, &mut [0; 8]).expect("bytes");
         }
         assert_eq!((stored(&disk), disk.media().has_cached()), (3, true), "it had to leave");

@@ -112,7 +112,11 @@ fn who_reads_a_slow_device_from_end_to_end_is_read_far_ahead() {
         reads.map(|one| one.request.bytes).max()
     };
     assert_eq!(largest_of(&[]), Some(2 * MIB));
-    std::fs::write(scratch.path("none.conf"), "wrap_dir = store\nffs_readahead = none\n").unwrap();
+    std::fs::write(
+        scratch.path("none.conf"),
+        "wrap_dir = store\nstorage_dev = d.img\nffs_readahead = none\n",
+    )
+    .unwrap();
     assert_eq!(largest_of(&["--config", "none.conf"]), Some(64 << 10), "as much as a call wants");
 }
 

@@ -224,7 +224,7 @@ impl InPlace {
         }
         self.prepare(grow, inode)?;
         self.allocate_holes(grow, inode, pages.clone())?;
-        self.each_mapping(inode, pages.clone(), |part, mapping| {
+        let filled = self.each_mapping(inode, pages.clone(), |part, mapping| {
             let BlockMapping::Block { block, unwritten: true, .. } = mapping else { return Ok(()) };
             let at = place(block, 0);
             let zeroed = self.medium.zero(at, bytes_of(&part), false);
@@ -237,7 +237,12 @@ impl InPlace {
                 extents.mark(part, false);
                 Ok(())
             })
-        })
+        });
+        if inode.data.in_place.is_any() {
+            // Others have zeroes of nobody there.
+            self.show_changed(inode, pages.clone(), inode.end());
+        }
+        filled
     }
 
     /// The host has memory for pages that lie at `at`.

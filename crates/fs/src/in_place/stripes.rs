@@ -77,7 +77,7 @@ impl Stripe {
 
     /// Copies by `copy`, once; whether nobody stored meanwhile.
     #[inline]
-    pub fn copied_once(&self, copy: impl FnOnce()) -> bool {
+    pub(crate) fn copied_once(&self, copy: impl FnOnce()) -> bool {
         // Barrier P2, pairs with P1 and P3.
         let before = self.version.load(Ordering::Acquire);
         if before & 1 == 1 {

@@ -17,7 +17,11 @@ impl<'a> PagePromise<'a> {
     /// # Errors
     /// [`FsError::NoSpace`], [`FsError::Quota`].
     pub(crate) fn make(of: &'a Metadata, inode: &'a Inode, pages: u64) -> Result<Self, FsError> {
-        inode.charge(pages)?;
+        inode.charge(pages).or_else(|_| {
+            // What files have ahead of their ends is charged, too.
+            of.drop_rooms();
+            inode.charge(pages)
+        })?;
         let blocks = of.promise(pages).inspect_err(|_| inode.discharge(pages))?;
         Ok(Self { inode, blocks })
     }

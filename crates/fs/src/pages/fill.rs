@@ -46,8 +46,8 @@ impl Pages {
             u64::MAX => self.readahead_pages,
             pages => pages,
         };
-        let window = stream.readahead.miss(page, wanted, most);
-        let pages = window.pages.min(self.fill_pages);
+        let window = stream.readahead.miss(page, wanted, most, self.fill_pages);
+        let pages = window.pages;
         if !self.readahead_grows || most == 0 || pages < most {
             return self.fill(inode, window.start, pages);
         }

@@ -5,7 +5,7 @@ use crate::support::Bench;
 use std::path::Path;
 use std::process::Command;
 
-const TESTS: &str = "growth_and_cuts\nstores\nprotections\nmoves\nown_pages\nchildren\nthreads\n";
+const TESTS: &str = "two_of_one\ngrowth_and_cuts\nstores\nprotections\nmoves\nown_pages\nchildren\nthreads\n";
 
 fn script() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts/maps.py").display().to_string()

@@ -196,6 +196,20 @@ def threads():
     assert not failed, failed
 
 
-for test in (growth_and_cuts, stores, protections, moves, own_pages, children, threads):
+def two_of_one():
+    for protect in (False, True):
+        fd = made("twice%d" % protect)
+        os.ftruncate(fd, 1 << 20)
+        reader, writer = mapped(fd, 1 << 20), mapped(fd, 1 << 20, READ if protect else BOTH)
+        assert at(reader + PAGE, 2) == bytes(2)
+        if protect:
+            assert libc.mprotect(writer, 1 << 20, BOTH) == 0
+        ctypes.memset(writer + PAGE, 7, 1)
+        assert at(reader + PAGE, 2) == b"\7\0" and os.pread(fd, 2, PAGE) == b"\7\0"
+        assert libc.munmap(reader, 1 << 20) == libc.munmap(writer, 1 << 20) == 0
+        os.close(fd)
+
+
+for test in (two_of_one, growth_and_cuts, stores, protections, moves, own_pages, children, threads):
     test()
     print(test.__name__)

@@ -310,7 +310,7 @@ mod tests {
     /// The same seed places the same extents and makes the same reads, and all of a file is read once in order.
     #[test]
     fn a_seed_tells_extents_and_calls() {
-        let set = || Set::new(4 << 20, 1 << 20, 7).expect("files on memory");
+        let set = || Set::new(16 << 20, 4 << 20, 7).expect("files on memory");
         let (one, other) = (set(), set());
         let mut dice = [Dice::of(&[1]), Dice::of(&[1])];
         for workload in Workload::ALL {
@@ -322,6 +322,6 @@ mod tests {
         }
         assert!((32.0..=256.0).contains(&one.extent_kib()), "{} KiB", one.extent_kib());
         let calls = Workload::Scattered.calls(&one, &mut dice[0]);
-        assert_eq!(calls.iter().map(|call| call.bytes).sum::<u64>(), 4 << 20);
+        assert_eq!(calls.iter().map(|call| call.bytes).sum::<u64>(), 16 << 20);
     }
 }

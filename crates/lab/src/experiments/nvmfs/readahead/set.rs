@@ -233,7 +233,8 @@ fn write(files: &FileSystem, bytes: u64, seed: u64) -> Result<(), FsError> {
         let mut all = vec![1; ((pages.end - pages.start) * PAGE) as usize];
         let chunks = all.chunks_mut(PAGE as usize).zip(pages.clone());
         chunks.for_each(|(chunk, page)| chunk[..24].copy_from_slice(&stamp(seed, number, page)));
-        file.pwrite(&all, pages.start * PAGE).map(drop)
+        let written = file.pwrite(&all, pages.start * PAGE)?;
+        if written == all.len() { Ok(()) } else { Err(FsError::NoSpace) }
     };
     let whole = open(files, 0, flags)?;
     for page in (0..bytes / PAGE).step_by(256) {
