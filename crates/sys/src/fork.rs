@@ -43,7 +43,8 @@ impl<T> ForkLock<T> {
     #[inline]
     pub fn try_lock(&self) -> Option<ForkGuard<'_, T>> {
         let taken = self.word.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then_some(ForkGuard(self))
+        // Made only then: a guard that is dropped gives the lock back.
+        taken.is_ok().then(|| ForkGuard(self))
     }
 
     /// Takes it until [`ForkLock::release`]; meanwhile nobody reaches the value.
@@ -115,6 +116,20 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 40_000);
+    }
+
+    #[test]
+    fn who_finds_it_taken_leaves_it_taken() {
+        let lock = ForkLock::new(1);
+        let taken = lock.lock();
+        for _ in 0..3 {
+            assert!(lock.try_lock().is_none());
+        }
+        drop(taken);
+        let taken = lock.try_lock();
+        assert!(taken.is_some() && lock.try_lock().is_none());
+        drop(taken);
+        assert_eq!(lock.try_lock().map(|value| *value), Some(1));
     }
 
     #[test]
