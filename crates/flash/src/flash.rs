@@ -1,15 +1,16 @@
 //! A drive: commands arrive and complete.
 
 use crate::activity::Activity;
-use crate::command::{Command, Completion, Ticket};
+use crate::command::{Command, Completion, Kind, Ticket};
 use crate::counts::Counts;
 use crate::drive::Drive;
 use crate::fixed::Fixed;
 use crate::host_memory::{HostPages, Move};
 use crate::layer::Layer;
-use crate::profile::{Medium, Profile, ProfileError, UNIT_BYTES};
+use crate::profile::{Medium, Profile, ProfileError, UNIT_BYTES, WRITE_BYTES_MAX};
 use crate::state::{DriveWear, StateError};
 use crate::tables::{Tables, Words};
+use core::ops::Range;
 
 /// A drive's time. Its owner says what arrives when, and asks what has completed.
 #[derive(Debug)]
@@ -123,6 +124,32 @@ impl<W: Words> Flash<W> {
         };
         self.free.extend(completion.map(|completion| completion.ticket.0));
         completion
+    }
+
+    /// Has ranges of bytes, each in its order, be in the cells, and answers when that is done: so that they are read as
+    /// slowly as what was written lately is not. One command at a time: of several, dies take what comes first. Nothing
+    /// is under way before.
+    ///
+    /// # Panics
+    /// When a range goes beyond the capacity.
+    pub fn fill(&mut self, ranges: impl IntoIterator<Item = Range<u64>>) -> u64 {
+        let writes = ranges.into_iter().flat_map(|range| {
+            range.clone().step_by(WRITE_BYTES_MAX as usize).map(move |start| Command {
+                kind: Kind::Write { fua: false },
+                start,
+                bytes: WRITE_BYTES_MAX.min(range.end - start),
+                urgent: false,
+            })
+        });
+        let flush = Command { kind: Kind::Flush, start: 0, bytes: 0, urgent: false };
+        let mut now = self.now;
+        for command in writes.chain([flush]) {
+            let _ = self.arrive(now, &command);
+            while self.advance(now).is_none() {
+                now = now.max(self.next_due());
+            }
+        }
+        now
     }
 
     /// Lets happen what is due at `until` or before, up to the next [`Self::next_move`]; completions wait for

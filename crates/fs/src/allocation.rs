@@ -1,5 +1,6 @@
 //! Fallocate over the placements that lie on blocks: what is the same about it wherever the bytes are.
 
+use crate::ZEROES;
 use crate::bytes::Bytes;
 use crate::error::FsError;
 use crate::filedata::Growing;
@@ -8,7 +9,7 @@ use crate::metadata::holdings::edges;
 use crate::status::Allocate;
 use core::ops::Range;
 use nvmed_sys::sync::Arc;
-use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
+use nvmed_units::{ByteOffset, Page};
 
 /// What a placement on blocks does of fallocate itself. The caller of each holds `grow`.
 pub(crate) trait Allocation: Bytes {
@@ -95,7 +96,6 @@ pub(crate) trait Allocation: Bytes {
         range: &Range<ByteOffset>,
         file_end: ByteOffset,
     ) -> Result<(), FsError> {
-        const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
         for (from, to) in edges(range, file_end) {
             if self.has_data(inode, from.page())? {
                 self.write_growing(grow, inode, &ZEROES[..(to - from) as usize], from)?;

@@ -107,3 +107,6 @@ pub use xattr::{SetXattr, error_without_xattrs};
 pub const SYMLINKS_MAX: u32 = 40;
 /// Names that one inode can have, and subdirectories of a directory: what XFS allows.
 pub const LINKS_MAX: u32 = (1 << 31) - 1;
+
+/// What a block holds in which nobody has stored.
+static ZEROES: [u8; nvmed_units::BLOCK_BYTES] = [0; nvmed_units::BLOCK_BYTES];

@@ -5,6 +5,7 @@
 //! what programs stored into a writable mapping is found by comparing, at msync, fsync, unmap and
 //! periodic write-back. Reads of a file that is mapped writable come from the memfd.
 
+use crate::ZEROES;
 use crate::bytes::{Bytes, Placement};
 use crate::error::FsError;
 use crate::filedata::{FileData, Growing, Map};
@@ -296,7 +297,6 @@ impl FileData {
 
     /// What lies behind the end of the file in its last page is zero from now on. The caller holds `grow`.
     pub(crate) fn zero_mapped_tail(&self, end: ByteOffset) -> Result<(), FsError> {
-        const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
         let within = end.within();
         if within == 0 || Mutant::TailNotZeroed.is_made() {
             return Ok(());

@@ -10,7 +10,7 @@ use nvmed_image::{
 use nvmed_nvme::Status;
 use nvmed_sys::sync::{Arc, OnceLock};
 use nvmed_sys::{Mapping, QuietFd};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -171,7 +171,7 @@ impl Medium {
     }
 
     /// The file that its bytes are, at the same offsets, if it has one.
-    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+    fn file(&self) -> Option<BorrowedFd<'_>> {
         match &self.bytes {
             Bytes::File(image) => Some(image.as_fd()),
             Bytes::Ram(ram) => ram.stores.backing().filter(|(_, offset)| *offset == 0).map(|(file, _)| file),
@@ -191,21 +191,20 @@ impl Medium {
         if matches!(&self.bytes, Bytes::File(image) if image.is_cut()) {
             return None;
         }
-        self.maps[usize::from(write)].get_or_init(|| self.open_again(write).map(Arc::new)).clone()
+        let made = self.maps[usize::from(write)].get_or_init(|| {
+            let again = self.open_again(write)?;
+            // Nobody else opens it while a mapping is left, also of a child that outlives this process.
+            nvmed_sys::hold(&again).ok()?;
+            Some(Arc::new(QuietFd::new(again)))
+        });
+        made.clone()
     }
 
     /// A description of its own, which lives as long as some process has a mapping of it.
-    fn open_again(&self, write: bool) -> Option<QuietFd> {
-        let fd = match &self.bytes {
-            Bytes::File(image) => image.as_fd(),
-            Bytes::Ram(ram) => ram.stores.backing().filter(|(_, offset)| *offset == 0)?.0,
-        };
+    pub(crate) fn open_again(&self, write: bool) -> Option<OwnedFd> {
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
-        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let again = rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        // Nobody else opens it while a mapping is left, also of a child that outlives this process.
-        nvmed_sys::hold(&again).ok()?;
-        Some(QuietFd::new(again))
+        let path = format!("/proc/self/fd/{}", self.file()?.as_raw_fd());
+        rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty()).ok()
     }
 
     /// See [`crate::Memory::check_maps`].

@@ -10,7 +10,7 @@ use nvmed_mutant::Mutant;
 use nvmed_nvme::Status;
 use nvmed_sys::sync::{Arc, OnceLock};
 use nvmed_sys::{Mapping, QuietFd, door};
-use rustix::fd::BorrowedFd;
+use rustix::fd::OwnedFd;
 use std::cell::Cell;
 
 /// A range that stays in memory; see [`Memory::pin`].
@@ -206,11 +206,12 @@ impl Memory {
         self.medium.is_file()
     }
 
-    /// The file whose bytes are the medium's, at the same offsets. None behind a buffer, whose frames come and go, and
-    /// of memory that the caller has mapped.
+    /// A descriptor by which another process reads the bytes of the medium, each at its own offset, and does nothing
+    /// else; unlike [`Memory::descriptor`] it keeps nobody from opening the medium. None behind a buffer, whose frames
+    /// come and go, of memory that the caller has mapped, and where the host does not open it.
     #[must_use]
-    pub fn file(&self) -> Option<BorrowedFd<'_>> {
-        if self.buffer.is_some() { None } else { self.medium.file() }
+    pub fn readers(&self) -> Option<OwnedFd> {
+        if self.buffer.is_some() { None } else { self.medium.open_again(false) }
     }
 
     /// What tells it from other media.

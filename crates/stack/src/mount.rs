@@ -12,7 +12,7 @@ use nvmed_io::{Device, Source, caller};
 use nvmed_stamps::Stamps;
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_sys::{Mapping, Pages, QuietFd};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -206,8 +206,7 @@ impl Mount {
     /// another process can map; as many bytes as the device has.
     #[must_use]
     pub fn medium_readers(&self) -> Option<OwnedFd> {
-        let path = format!("/proc/self/fd/{}", self.medium.as_ref()?.file()?.as_raw_fd());
-        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+        self.medium.as_ref()?.readers()
     }
 
     /// The device's string.

@@ -397,6 +397,12 @@ pub fn give(from: &[u8], into: &mut [u8]) {
     }
 }
 
+/// As [`give`], of zeroes.
+pub fn give_zeroes(into: &mut [u8]) {
+    static ZEROES: [u8; 4096] = [0; 4096];
+    into.chunks_mut(ZEROES.len()).for_each(|part| give(&ZEROES[..part.len()], part));
+}
+
 /// How many bytes of a buffer lie before the hole that this thread has met, of which nobody has asked yet.
 pub(crate) fn before_hole(of: &[u8]) -> usize {
     LOST.get().map_or(of.len(), |lost| lost.saturating_sub(of.as_ptr().addr()).min(of.len()))

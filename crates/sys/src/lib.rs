@@ -24,6 +24,8 @@ mod guard;
 mod hold;
 #[allow(unsafe_code, reason = "a system call that no library has a safe function for")]
 mod io_class;
+#[allow(unsafe_code, reason = "a call of the kernel that is handed on")]
+mod ioctl;
 #[allow(unsafe_code, reason = "raw memory lives here and in `access`")]
 mod mapping;
 #[cfg(feature = "model")]
@@ -49,6 +51,7 @@ pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;
 pub use hold::{hold, is_held};
 pub use io_class::{IoClass, io_class_of, io_class_of_group, unset_io_class};
+pub use ioctl::ioctl;
 pub use mapping::{HUGE_BYTES, Mapping, Pages};
 pub use nursery::Nursery;
 pub use peer::peer_groups;

@@ -4,14 +4,14 @@
 //! it, waits until the thread that is told so by [`Userfault::wait`] has seen to it that the file has the page, and
 //! says so by [`Userfault::present`]. Source: Linux, `admin-guide/mm/userfaultfd.rst` and `linux/userfaultfd.h`.
 
+use crate::ioctl::ioctl;
 use crate::{Mapping, Pages, QuietFd};
-use core::ffi::{c_int, c_void};
 use core::ptr::{self, NonNull};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::ioctl::{IoctlOutput, Opcode, opcode};
+use rustix::ioctl::{Opcode, opcode};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, UserfaultfdFlags};
 
 /// The device whose permissions say who may have one (Linux 6.1).
@@ -37,38 +37,12 @@ const REGISTER: Opcode = opcode::read_write::<[u64; 4]>(API, 0);
 const WAKE: Opcode = opcode::read::<[u64; 2]>(API, 2);
 const CONTINUE: Opcode = opcode::read_write::<[u64; 4]>(API, 7);
 
-/// A call with a number or a pointer, which answers a number.
-struct Call {
-    opcode: Opcode,
-    argument: *mut c_void,
-}
-
-// SAFETY: both are handed on as they are, and the answer is the return value alone. Whether the argument fits the
-// opcode is seen to by the two functions that make calls.
-unsafe impl rustix::ioctl::Ioctl for Call {
-    type Output = c_int;
-    const IS_MUTATING: bool = true;
-
-    fn opcode(&self) -> Opcode {
-        self.opcode
-    }
-
-    fn as_ptr(&mut self) -> *mut c_void {
-        self.argument
-    }
-
-    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<c_int> {
-        Ok(out)
-    }
-}
-
 /// A call with a structure of words, whose number says how long it is.
 fn call<const N: usize>(fd: BorrowedFd<'_>, opcode: Opcode, words: &mut [u64; N]) -> Result<(), Errno> {
     debug_assert_eq!(opcode >> 16 & 0x3FFF, size_of::<[u64; N]>() as Opcode, "the structure of another call");
-    let call = Call { opcode, argument: words.as_mut_ptr().cast() };
     // SAFETY: `words` is ours alone during the call, plain words, and as long as the number of the call says, which is
     // as far as the kernel reads and writes. What the calls do to memory is told where they are made.
-    unsafe { rustix::ioctl::ioctl(fd, call) }.map(drop)
+    unsafe { ioctl(fd, opcode, words.as_mut_ptr().cast()) }.map(drop)
 }
 
 /// Addresses of this process at which their owner may map memory.
@@ -257,9 +231,8 @@ impl Userfault {
 fn by_device() -> Result<OwnedFd, Errno> {
     let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let call = Call { opcode: NEW, argument: ptr::without_provenance_mut(flags.bits() as usize) };
     // SAFETY: this call takes a number, which the kernel does not follow.
-    let number = unsafe { rustix::ioctl::ioctl(&device, call) }?;
+    let number = unsafe { ioctl(device.as_fd(), NEW, ptr::without_provenance_mut(flags.bits() as usize)) }?;
     // SAFETY: the kernel has just made it for us.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_int, c_void};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use rustix::ioctl::{IoctlOutput, Opcode, opcode};
+use rustix::ioctl::{Opcode, opcode};
 use std::path::Path;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -45,45 +45,20 @@ const fn number(n: u8) -> Opcode {
     opcode::none(b';', 100 + n)
 }
 
-/// A VFIO call with a pointer or a number as its argument, which answers a number.
-struct Call {
-    opcode: Opcode,
-    argument: *mut c_void,
-}
-
-// SAFETY: `opcode` and `argument` are handed on as they are; the answer is the return value alone. Whether the
-// argument fits the opcode is the duty of each caller of `Call::make`.
-unsafe impl rustix::ioctl::Ioctl for Call {
-    type Output = c_int;
-    const IS_MUTATING: bool = true;
-
-    fn opcode(&self) -> Opcode {
-        self.opcode
-    }
-
-    fn as_ptr(&mut self) -> *mut c_void {
-        self.argument
-    }
-
-    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<c_int> {
-        Ok(out)
-    }
-}
-
-impl Call {
-    /// # Safety
-    /// `fd` is a descriptor of VFIO, and `argument` what `linux/vfio.h` says of call `n` on it: a number, or
-    /// a pointer to memory that the kernel may read and write to the length that its `argsz` names.
-    unsafe fn make(fd: BorrowedFd<'_>, n: u8, argument: *mut c_void) -> Result<c_int, Errno> {
-        // SAFETY: the caller's promise.
-        unsafe { rustix::ioctl::ioctl(fd, Self { opcode: number(n), argument }) }
-    }
+/// A call with a pointer or a number as its argument, which answers a number.
+///
+/// # Safety
+/// `fd` is a descriptor of VFIO, and `argument` what `linux/vfio.h` says of call `n` on it: a number, or a pointer to
+/// memory that the kernel may read and write to the length that its `argsz` names.
+unsafe fn make(fd: BorrowedFd<'_>, n: u8, argument: *mut c_void) -> Result<c_int, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { nvmed_sys::ioctl(fd, number(n), argument) }
 }
 
 /// A call with a number.
 fn with_number(fd: BorrowedFd<'_>, n: u8, value: usize) -> Result<c_int, Errno> {
     // SAFETY: calls made by way of this function take a number, which the kernel does not follow.
-    unsafe { Call::make(fd, n, value as *mut c_void) }
+    unsafe { make(fd, n, value as *mut c_void) }
 }
 
 /// A call with a structure whose first word is its length.
@@ -93,7 +68,7 @@ fn with<T: IntoBytes + FromBytes>(fd: BorrowedFd<'_>, n: u8, value: &mut T) -> R
     assert_eq!(bytes[..4], (bytes.len() as u32).to_ne_bytes());
     // SAFETY: `value` is exclusively ours for the call, plain words without padding (its traits say so), and as
     // long as its first word says, past which the kernel neither reads nor writes.
-    unsafe { Call::make(fd, n, bytes.as_mut_ptr().cast()) }
+    unsafe { make(fd, n, bytes.as_mut_ptr().cast()) }
 }
 
 macro_rules! words {
@@ -152,13 +127,13 @@ pub(crate) fn is_viable(group: BorrowedFd<'_>) -> Result<bool, Errno> {
 pub(crate) fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut number = container.as_raw_fd();
     // SAFETY: the argument is a pointer to one `int`, which lives on this stack and is only read.
-    unsafe { Call::make(group, 4, (&raw mut number).cast()) }.map(|_| ())
+    unsafe { make(group, 4, (&raw mut number).cast()) }.map(|_| ())
 }
 
 /// `VFIO_GROUP_GET_DEVICE_FD`.
 pub(crate) fn device(group: BorrowedFd<'_>, address: &CStr) -> Result<OwnedFd, Errno> {
     // SAFETY: the argument is a string with its end, which is only read.
-    let number = unsafe { Call::make(group, 6, address.as_ptr().cast_mut().cast()) }?;
+    let number = unsafe { make(group, 6, address.as_ptr().cast_mut().cast()) }?;
     // SAFETY: the kernel just made this descriptor for us; nobody else knows of it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -10,8 +10,6 @@ use rustix::io::Errno;
 
 /// Pages that are copied in one piece at most, where they lie side by side: 64 KiB.
 const RUN_PAGES: usize = 16;
-/// What holes hold.
-static ZERO_PAGE: [u8; PAGE] = [0; PAGE];
 
 /// The medium below a mount, mapped to be read: one mapping for all files of a process.
 #[derive(Debug)]
@@ -57,11 +55,6 @@ impl MediumView {
         // A window names no other block, and a medium that has become shorter is its owner's doing.
         at + into.len() <= self.memory.len() && self.memory.lend(at, into)
     }
-}
-
-/// Gives zeroes to a buffer that may be a program's.
-fn give_zeroes(into: &mut [u8]) {
-    into.chunks_mut(PAGE).for_each(|part| door::give(&ZERO_PAGE[..part.len()], part));
 }
 
 impl WindowView {
@@ -133,7 +126,7 @@ impl WindowView {
         let bytes = (count * PAGE - inside).min(into.len());
         let into = &mut into[..bytes];
         if block == ZEROES {
-            give_zeroes(into);
+            door::give_zeroes(into);
         } else if !medium.copy(block, inside, into) {
             return (Copied::Missing, 0);
         }

@@ -5,6 +5,7 @@
 //! shown, and then told by the size. What is cut off stays the file's, as blocks that were never written, until the
 //! last mapping is gone.
 
+use crate::ZEROES;
 use crate::allocation::Allocation;
 use crate::error::FsError;
 use crate::extent::BlockMapping;
@@ -27,8 +28,6 @@ const PIECES_MAX: u64 = 4096;
 /// Pages without data below a mapping that is stored to, 64 MiB, what lies behind the end among them: each has a block
 /// before it can be touched. Of a file with more, memory of its own is mapped, which is sparse.
 const HOLES_MAX: u64 = 16_384;
-/// What a tail holds.
-static ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 fn bytes_of(pages: &Range<Page>) -> u64 {
     (pages.end - pages.start) * BLOCK_BYTES as u64
@@ -297,10 +296,7 @@ impl InPlace {
         if self.meta.read_only {
             return Ok(false);
         }
-        let stored = self.copy_in(inode, end, at, &ZEROES[within..]);
-        stored.map_err(|status| self.failed(Operation::Write { fua: false }, at, status))?;
-        self.note_stored(inode);
-        Ok(true)
+        self.zero_behind(inode, end, at).map(|()| true)
     }
 
     /// Leaves a file that is mapped in place the blocks behind a new end, which its record has not been told of.

@@ -17,6 +17,7 @@ mod room;
 mod stripes;
 mod write;
 
+use crate::ZEROES;
 use crate::error::FsError;
 use crate::extent::BlockMapping;
 use crate::flight::DIRECT_ALIGN_MIN;
@@ -141,6 +142,14 @@ impl InPlace {
             stored?;
             done += part;
         }
+        Ok(())
+    }
+
+    /// Zeroes what lies behind an end in its block, at `to` of the medium.
+    fn zero_behind(&self, inode: &Inode, end: ByteOffset, to: u64) -> Result<(), FsError> {
+        let stored = self.copy_in(inode, end, to, &ZEROES[end.within()..]);
+        stored.map_err(|status| self.failed(Operation::Write { fua: false }, to, status))?;
+        self.note_stored(inode);
         Ok(())
     }
 

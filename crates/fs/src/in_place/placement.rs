@@ -13,17 +13,10 @@ use nvmed_io::Operation;
 use nvmed_mutant::Mutant;
 use nvmed_sys::door;
 use nvmed_sys::sync::Arc;
-use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
+use nvmed_units::{ByteOffset, Page};
 
 /// Bytes copied while a file's extents are held: who gives it a block, or takes one away, waits no longer.
 const HELD_BYTES: usize = 1 << 20;
-/// What holes hold.
-static ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
-
-/// Gives zeroes to a buffer that may be a program's.
-fn give_zeroes(into: &mut [u8]) {
-    into.chunks_mut(BLOCK_BYTES).for_each(|part| door::give(&ZEROES[..part.len()], part));
-}
 
 impl Placement for InPlace {
     #[inline]
@@ -84,17 +77,15 @@ impl Placement for InPlace {
         // What comes behind a gap was not stored from here on: the record says first what was.
         self.record_up_to(&inode.data.quiet(), inode, end)?;
         self.meta.drop_room(grow, inode)?;
-        let within = end.within();
-        if within == 0 || Mutant::TailNotZeroed.is_made() || inode.data.residence.is_in_record() {
+        if end.within() == 0 || Mutant::TailNotZeroed.is_made() || inode.data.residence.is_in_record() {
             return Ok(());
         }
-        if let BlockMapping::Block { block, unwritten: false, .. } = self.mapping(inode, end.page())? {
-            let at = place(block, within);
-            let stored = self.copy_in(inode, end, at, &ZEROES[within..]);
-            stored.map_err(|status| self.failed(Operation::Write { fua: false }, at, status))?;
-            self.note_stored(inode);
+        match self.mapping(inode, end.page())? {
+            BlockMapping::Block { block, unwritten: false, .. } => {
+                self.zero_behind(inode, end, place(block, end.within()))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn grown(&self, inode: &Arc<Inode>, end: ByteOffset) {
@@ -176,7 +167,7 @@ fn read_record(inode: &Inode, into: &mut [u8], at: ByteOffset) -> usize {
     let there = usize::try_from(at.0).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
     let (first, rest) = into.split_at_mut(there.len().min(into.len()));
     door::give(&there[..first.len()], first);
-    give_zeroes(rest);
+    door::give_zeroes(rest);
     into.len()
 }
 
@@ -226,7 +217,7 @@ impl InPlace {
                         break;
                     }
                 }
-                _ => give_zeroes(into),
+                _ => door::give_zeroes(into),
             }
             done += part;
         }

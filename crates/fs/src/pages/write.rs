@@ -1,5 +1,6 @@
 //! Writes that the cache cannot take as they are: pages that are missing, new, or past the end.
 
+use crate::ZEROES;
 use crate::bytes::{Data, Short};
 use crate::error::FsError;
 use crate::extent::BlockMapping;
@@ -208,7 +209,6 @@ impl Pages {
             }
             BlockMapping::Hole { .. } => self.cache.is_dirty(&inode.data.object, page),
         };
-        const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
         if needed { self.write_page(grow, inode, page, within, &ZEROES[within..]) } else { Ok(()) }
     }
 }

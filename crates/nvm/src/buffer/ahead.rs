@@ -96,8 +96,8 @@ impl Buffer {
             seen: frames / 2 * frame_bytes,
             told: frames * 15 / 16 * frame_bytes,
         };
-        let (space, _) = inner.streams.ahead(stream, u64::MAX, limits);
-        let (space, range) = inner.streams.ahead(stream, self.space_bytes(inner, space), limits);
+        let space = inner.streams.space(stream);
+        let range = inner.streams.ahead(stream, self.space_bytes(inner, space), limits);
         let budget = inner.streams.budget(stream, limits) / frame_bytes;
         for (position, span) in self.spans(inner, space, range) {
             for (frame, part) in self.frames.of(span) {

@@ -4,7 +4,7 @@ use super::profile::{BufferClock, BufferOptions};
 use super::stats::BufferStats;
 use super::write_log::WriteLog;
 use crate::error::NvmError;
-use nvmed_flash::{Command, Flash, Kind, Medium, Ticket, WRITE_BYTES_MAX};
+use nvmed_flash::{Command, Flash, Kind, Medium, Ticket};
 use nvmed_image::Span;
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,8 @@ impl Model {
         let profile = &options.profile;
         let mut flash = Flash::new(&profile.medium).map_err(|error| NvmError::Profile { error })?;
         if matches!(profile.medium.medium, Medium::Array(_)) {
-            fill(&mut flash, filled);
+            // Nothing of it has to be written for it to be read as slowly as it is.
+            flash.fill(filled.iter().map(|span| span.offset..span.end()));
         }
         let tickets = profile.medium.tickets() as usize;
         Ok(Self {
@@ -229,28 +230,6 @@ impl Model {
         self.stats.programs += 1;
         self.stats.programmed_bytes += u64::from(whole.count_ones()) * LINE_BYTES;
         self.wear[(page / WEAR_PAGES) as usize] += 1;
-    }
-}
-
-/// Has what lies on a drive be in its cells, in the order of addresses, before its time begins: nothing of it has to be
-/// written for that to be read as slowly as it is. One command at a time: of several, dies take what comes first.
-fn fill(flash: &mut Flash, filled: &[Span]) {
-    let step = WRITE_BYTES_MAX;
-    let writes = filled.iter().flat_map(|span| {
-        (span.offset..span.end()).step_by(step as usize).map(|start| Command {
-            kind: Kind::Write { fua: false },
-            start,
-            bytes: step.min(span.end() - start),
-            urgent: false,
-        })
-    });
-    let flush = Command { kind: Kind::Flush, start: 0, bytes: 0, urgent: false };
-    let mut now = flash.now();
-    for command in writes.chain([flush]) {
-        let _ = flash.arrive(now, &command);
-        while flash.advance(now).is_none() {
-            now = now.max(flash.next_due());
-        }
     }
 }
 

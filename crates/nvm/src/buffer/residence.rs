@@ -7,6 +7,7 @@ use crate::instructions;
 use crate::medium::Medium;
 use crate::record::What;
 use core::ops::Range;
+use core::time::Duration;
 use nvmed_image::{Piece, Span};
 use nvmed_mutant::Mutant;
 use nvmed_nvme::Status;
@@ -38,7 +39,7 @@ impl Buffer {
                 None
             } else if coming.is_none() && !self.begin(inner, below, frame, covered, false)? {
                 // Every frame has a pin, or is on its way.
-                if inner.coming.is_empty() { None } else { Some(inner.model.until_arrival()) }
+                inner.until_arrival()
             } else if covered && self.frames.is_resident(frame) {
                 return Ok(());
             } else {
@@ -49,7 +50,7 @@ impl Buffer {
                 Some(inner.model.until_arrival())
             };
             drop(guard);
-            wait.map_or_else(yield_now, std::thread::sleep);
+            pause(wait);
         }
     }
 
@@ -298,9 +299,9 @@ impl Buffer {
             if is_free {
                 return inner;
             }
-            let wait = if inner.coming.is_empty() { None } else { Some(inner.model.until_arrival()) };
+            let wait = inner.until_arrival();
             drop(inner);
-            wait.map_or_else(yield_now, std::thread::sleep);
+            pause(wait);
         }
     }
 
@@ -343,6 +344,18 @@ impl Buffer {
         let offset = self.frames.span(range.start).offset;
         Span { offset, bytes: self.frames.span(range.end - 1).end() - offset }
     }
+}
+
+impl Inner {
+    /// How long it takes until a frame may have arrived; none where none is on its way.
+    fn until_arrival(&mut self) -> Option<Duration> {
+        if self.coming.is_empty() { None } else { Some(self.model.until_arrival()) }
+    }
+}
+
+/// Lets the medium's time pass, or others run, who have to let go of something.
+fn pause(until: Option<Duration>) {
+    until.map_or_else(yield_now, std::thread::sleep);
 }
 
 /// The pages of a range that begins and ends on some.

@@ -214,9 +214,14 @@ impl Streams {
         is_first.then_some(index)
     }
 
-    /// The space of a stream, and the places that come now: from where frames have begun to come, as far as it may be
-    /// ahead in a space of `space_bytes` bytes.
-    pub(super) fn ahead(&self, index: usize, space_bytes: u64, limits: Limits) -> (Space, Range<u64>) {
+    /// Where a stream is.
+    pub(super) fn space(&self, index: usize) -> Space {
+        self.all[index].space
+    }
+
+    /// The places of a stream that come now: from where frames have begun to come, as far as it may be ahead in a space
+    /// of `space_bytes` bytes.
+    pub(super) fn ahead(&self, index: usize, space_bytes: u64, limits: Limits) -> Range<u64> {
         let stream = &self.all[index];
         let uses = (limits.seen / limits.frame).min(LIVE_USES);
         let share = |all: u64| (all / self.live(uses)).min(WINDOW_BYTES);
@@ -231,7 +236,7 @@ impl Streams {
         };
         let begin = stream.ahead_to.max(stream.read_to);
         let end = stream.read_to.saturating_add(window).min(stream.range.end).min(space_bytes);
-        (stream.space, begin..end.max(begin))
+        begin..end.max(begin)
     }
 
     /// Of how many bytes frames may come ahead of a stream, of others' among them.
@@ -267,7 +272,7 @@ mod tests {
         let end = at + bytes;
         let reach = end.next_multiple_of(FRAME);
         let stream = streams.used(&Use { space, at, end, reach, missed: false }, u64::MAX).stream?;
-        let (_, ahead) = streams.ahead(stream, u64::MAX, LIMITS);
+        let ahead = streams.ahead(stream, u64::MAX, LIMITS);
         streams.brought(stream, ahead.end);
         Some(ahead)
     }
@@ -338,8 +343,11 @@ mod tests {
         assert_eq!(reads(&mut streams, space, 0, FRAME), None);
         assert_eq!(reads(&mut streams, space, FRAME, FRAME), None);
         let needed = streams.tell(space, FRAME..5 * FRAME, Hint::WillNeed).unwrap();
-        assert_eq!(streams.ahead(needed, u64::MAX, LIMITS), (space, FRAME..5 * FRAME));
-        assert_eq!(streams.ahead(needed, 3 * FRAME, LIMITS), (space, FRAME..3 * FRAME), "the object's end");
+        assert_eq!(
+            (streams.space(needed), streams.ahead(needed, u64::MAX, LIMITS)),
+            (space, FRAME..5 * FRAME)
+        );
+        assert_eq!(streams.ahead(needed, 3 * FRAME, LIMITS), FRAME..3 * FRAME, "the object's end");
         assert_eq!(streams.tell(space, all, Hint::Normal), None);
         assert_eq!(reads(&mut streams, space, 0, FRAME), Some(FRAME..FRAME + FIRST_BYTES));
         for range in 0..100 {

@@ -66,6 +66,11 @@ impl Range {
         !self.gone && self.backing.is_in_place()
     }
 
+    /// Whether something between two addresses is of it, in place.
+    fn is_in_place_between(&self, start: usize, end: usize) -> bool {
+        self.is_in_place() && self.start < end && start < self.end
+    }
+
     /// Has the kernel map what a piece of the file is, as far as it lies in the range.
     fn show(&self, piece: &MapPiece) -> Answer<()> {
         let Some(medium) = self.backing.medium() else { return Ok(()) };
@@ -187,8 +192,7 @@ pub(super) fn mremap(asked: &Move) -> Option<Answer> {
     let end = asked.old.saturating_add(pages(asked.old_len).max(1));
     let found = {
         let ranges = ranges();
-        let mut touched =
-            ranges.iter().filter(|range| range.is_in_place() && range.start < end && asked.old < range.end);
+        let mut touched = ranges.iter().filter(|range| range.is_in_place_between(asked.old, end));
         let range = touched.find(|range| range.start <= asked.old && end <= range.end);
         match range {
             Some(range) => Moved {
@@ -199,9 +203,7 @@ pub(super) fn mremap(asked: &Move) -> Option<Answer> {
                 own_pages: range.own_pages,
             },
             None => {
-                let is_any = ranges
-                    .iter()
-                    .any(|range| range.is_in_place() && range.start < end && asked.old < range.end);
+                let is_any = ranges.iter().any(|range| range.is_in_place_between(asked.old, end));
                 return is_any.then(|| fail(libc::EFAULT));
             }
         }
@@ -294,7 +296,7 @@ pub(super) fn covers(start: usize, end: usize) -> bool {
 /// Whether a child, which knows of no changes, would have the kernel show more of the medium by mremap(2).
 pub(super) fn is_mapped(start: usize, bytes: usize) -> bool {
     let end = start.saturating_add(pages(bytes).max(1));
-    ranges().iter().any(|range| range.is_in_place() && range.start < end && start < range.end)
+    ranges().iter().any(|range| range.is_in_place_between(start, end))
 }
 
 /// What children have that were forked while files were mapped in place: their mappings hold the files' blocks.

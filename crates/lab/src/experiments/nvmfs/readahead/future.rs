@@ -6,7 +6,7 @@
 
 use super::set::{Call, Set};
 use crate::error::LabError;
-use nvmed_flash::{Command, Flash, Kind, Medium, Profile, WRITE_BYTES_MAX};
+use nvmed_flash::{Command, Flash, Kind, Medium, Profile};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 /// Frames under way at most, over those of the buffer: the best of these counts.
@@ -61,7 +61,7 @@ impl Future {
     fn time_ns(&self, depth: usize) -> Result<u64, LabError> {
         let mut flash = Flash::new(&self.profile).map_err(failed)?;
         let mut under_way = HashMap::new();
-        let begin = self.fill(&mut flash);
+        let begin = flash.fill(core::iter::once(0..self.bytes));
         let mut run = Run::new(&self.frames, self.places);
         let mut now = begin;
         for (at, &frame) in self.frames.iter().enumerate() {
@@ -88,25 +88,6 @@ impl Future {
             run.used(at);
         }
         Ok(now - begin)
-    }
-
-    /// Has all of the medium be in the cells, in the order of addresses; when that is done.
-    fn fill(&self, flash: &mut Flash) -> u64 {
-        let writes = (0..self.bytes).step_by(WRITE_BYTES_MAX as usize).map(|start| Command {
-            kind: Kind::Write { fua: false },
-            start,
-            bytes: WRITE_BYTES_MAX.min(self.bytes - start),
-            urgent: false,
-        });
-        let flush = Command { kind: Kind::Flush, start: 0, bytes: 0, urgent: false };
-        let mut now = flash.now();
-        for command in writes.chain([flush]) {
-            let _ = flash.arrive(now, &command);
-            while flash.advance(now).is_none() {
-                now = now.max(flash.next_due());
-            }
-        }
-        now
     }
 }
 
