@@ -39,8 +39,8 @@ pub(crate) enum BlockMapping {
 pub(crate) struct Whereabouts {
     /// What the records say; loaded at the first use.
     pub(crate) recorded: Option<Extents>,
-    /// Blocks with data of the file that no record tells of yet, behind all that have one.
-    pub(crate) fresh: Option<Extent>,
+    /// Blocks with data of the file that no record says so of yet, behind all that have data.
+    pub(crate) fresh: Option<Fresh>,
     /// Blocks that the records have behind the end of the file, as never written, for what is appended next.
     pub(crate) room: Option<Extent>,
 }
@@ -51,7 +51,7 @@ impl Whereabouts {
     pub(crate) fn mapping(&self, page: Page) -> Option<BlockMapping> {
         match self.fresh {
             None => Some(self.recorded.as_ref()?.mapping(page)),
-            Some(fresh) => self.mapping_with(&fresh, page),
+            Some(fresh) => self.mapping_with(&fresh.extent, page),
         }
     }
 
@@ -70,8 +70,49 @@ impl Whereabouts {
 
     /// As [`Extents::goal`].
     pub(crate) fn goal(&self, page: Page) -> Option<Block> {
-        let fresh = self.fresh.filter(|fresh| fresh.logical < page).map(|fresh| fresh.physical_end());
-        fresh.or_else(|| self.recorded.as_ref()?.goal(page))
+        let fresh = self.fresh.map(|fresh| fresh.extent).filter(|fresh| fresh.logical < page);
+        fresh.map(|fresh| fresh.physical_end()).or_else(|| self.recorded.as_ref()?.goal(page))
+    }
+}
+
+/// Blocks with data that no record says so of, side by side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fresh {
+    /// Where they are.
+    pub(crate) extent: Extent,
+    /// So many of the first are recorded as never written: they were room of the file, and go with its record.
+    pub(crate) of_room: u32,
+}
+
+impl Fresh {
+    /// Those before a page.
+    pub(crate) fn before(&self, page: Page) -> Option<Self> {
+        let extent = self.extent.before(page)?;
+        Some(Self { extent, of_room: self.of_room.min(extent.blocks) })
+    }
+
+    /// Those from a page on.
+    pub(crate) fn behind(&self, page: Page) -> Option<Self> {
+        let extent = self.extent.behind(page)?;
+        Some(Self { extent, of_room: self.of_room.saturating_sub(self.extent.blocks - extent.blocks) })
+    }
+
+    /// These with those behind them; none where they lie elsewhere.
+    pub(crate) fn joined(&self, more: &Self) -> Option<Self> {
+        let is_next = self.extent.logical_end() == more.extent.logical
+            && self.extent.physical_end() == more.extent.physical;
+        // Room begins where the record ends.
+        let is_all_room = self.of_room == self.extent.blocks;
+        let blocks = self.extent.blocks + more.extent.blocks;
+        (is_next && (is_all_room || more.of_room == 0)).then_some(Self {
+            extent: Extent { blocks, ..self.extent },
+            of_room: self.of_room + more.of_room,
+        })
+    }
+
+    /// Those that no record has at all.
+    pub(crate) fn unrecorded(&self) -> Option<Extent> {
+        self.extent.behind(self.extent.logical + u64::from(self.of_room))
     }
 }
 

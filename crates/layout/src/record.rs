@@ -99,6 +99,20 @@ impl Extent {
         self.logical..self.logical_end()
     }
 
+    /// The part of it before a page.
+    pub fn before(&self, page: Page) -> Option<Self> {
+        let blocks = page.0.saturating_sub(self.logical.0).min(self.blocks.into());
+        (blocks > 0).then_some(Self { blocks: blocks as u32, ..*self })
+    }
+
+    /// The part of it from a page on.
+    pub fn behind(&self, page: Page) -> Option<Self> {
+        let skipped = page.0.saturating_sub(self.logical.0).min(self.blocks.into());
+        let blocks = self.blocks - skipped as u32;
+        let (logical, physical) = (self.logical + skipped, self.physical + skipped);
+        (blocks > 0).then_some(Self { logical, physical, blocks, ..*self })
+    }
+
     /// The value of the record keyed by inode and logical block.
     pub fn encode(&self) -> [u8; EXTENT_BYTES] {
         let raw = RawExtentValue {

@@ -21,7 +21,7 @@ impl InPlace {
             self.unrecorded.set_recorded_size(inode, end);
         } else {
             let fresh = inode.data.extents.read().fresh;
-            self.unrecorded.set_size(inode, end, fresh.as_ref());
+            self.unrecorded.set_size(inode, end, fresh.map(|fresh| fresh.extent).as_ref());
         }
     }
 
@@ -56,7 +56,7 @@ impl InPlace {
             return Ok(());
         }
         let fresh = inode.data.extents.read().fresh;
-        let reached = fresh.and_then(|fresh| before(&fresh, end.page_end()));
+        let reached = fresh.and_then(|fresh| fresh.extent.before(end.page_end()));
         match reached {
             Some(reached) => self.record_fresh(inode, reached, end)?,
             None => self.meta.record_size(inode, end.0, || !Mutant::GrowthNotFlushed.is_made())?,
@@ -76,7 +76,7 @@ impl InPlace {
         {
             let mut held = data.extents.write();
             // Somebody may have appended meanwhile.
-            held.fresh = held.fresh.and_then(|fresh| behind(&fresh, reached.logical_end()));
+            held.fresh = held.fresh.and_then(|fresh| fresh.behind(reached.logical_end()));
         }
         if let Some(room) = room {
             room.recorded();
@@ -112,7 +112,7 @@ impl InPlace {
                 extents.cut(pages, drop);
             }
             extents.insert(*extent);
-            if let Some(new) = behind(extent, extent.logical + known) {
+            if let Some(new) = extent.behind(extent.logical + known) {
                 change.use_run((&new).into())?;
             }
             if let Some(room) = room {
@@ -124,39 +124,22 @@ impl InPlace {
         Ok(blocks)
     }
 
-    /// Gives back blocks that no record tells of, from a page on.
+    /// Forgets fresh blocks from a page on, and gives those back that no record tells of: what was room goes with the
+    /// record's.
     pub(super) fn drop_fresh(&self, quiet: &Quiet<'_>, inode: &Inode, from: Page) {
         assert!(quiet.io().is_of(&inode.data), "inode {} loses blocks under another's lock", inode.ino);
         let gone = {
             // Nobody copies from or to them any more.
             let mut held = inode.data.extents.write();
-            let gone = held.fresh.and_then(|fresh| behind(&fresh, from));
-            held.fresh = held.fresh.and_then(|fresh| before(&fresh, from));
+            let gone = held.fresh.and_then(|fresh| fresh.behind(from));
+            held.fresh = held.fresh.and_then(|fresh| fresh.before(from));
             gone
         };
-        if let Some(gone) = gone {
+        if let Some(gone) = gone.and_then(|gone| gone.unrecorded()) {
             self.meta.blocks.give_back((&gone).into());
             drop(PagePromise::taken_back(&self.meta, inode, gone.blocks.into()));
         }
     }
-}
-
-/// The part of an extent before a page.
-fn before(extent: &Extent, page: Page) -> Option<Extent> {
-    let blocks = page.0.saturating_sub(extent.logical.0).min(extent.blocks.into());
-    (blocks > 0).then_some(Extent { blocks: blocks as u32, ..*extent })
-}
-
-/// The part of an extent from a page on.
-pub(super) fn behind(extent: &Extent, page: Page) -> Option<Extent> {
-    let skipped = page.0.saturating_sub(extent.logical.0).min(extent.blocks.into());
-    let blocks = extent.blocks - skipped as u32;
-    (blocks > 0).then(|| Extent {
-        logical: extent.logical + skipped,
-        physical: extent.physical + skipped,
-        blocks,
-        ..*extent
-    })
 }
 
 /// Syncs.

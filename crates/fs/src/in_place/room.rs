@@ -5,12 +5,11 @@
 //! what a fallocate past the end does.
 
 use crate::FILE_BYTES_MAX;
-use crate::blocks::alloc::Run;
 use crate::blocks::reservation::Taken;
 use crate::error::FsError;
+use crate::extent::Fresh;
 use crate::filedata::Growing;
 use crate::in_place::InPlace;
-use crate::in_place::record::behind;
 use crate::inode::Inode;
 use core::sync::atomic::Ordering;
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent, INLINE_EXTENTS};
@@ -70,7 +69,7 @@ impl InPlace {
         let grow = inode.data.try_grow()?;
         {
             let held = inode.data.extents.read();
-            let is_all = end == inode.end() && held.fresh?.logical_end() == reached.logical_end();
+            let is_all = end == inode.end() && held.fresh?.extent.logical_end() == reached.logical_end();
             let extents = held.recorded.as_ref()?;
             // A program may have allocated there itself.
             let is_free = extents.first_in(&(reached.logical_end()..Page::END)).is_none();
@@ -99,10 +98,11 @@ impl InPlace {
 
     /// Pages up to `end` of the room have data.
     pub(super) fn use_room(&self, inode: &Arc<Inode>, room: &Extent, end: Page) -> Result<(), FsError> {
-        let fresh = inode.data.extents.read().fresh;
-        let blocks = (end - room.logical) as u32;
-        self.go_on(inode, fresh, room.logical, Run { start: room.physical, blocks })?;
-        inode.data.extents.write().room = behind(room, end);
+        if let Some(extent) = room.before(end) {
+            let extent = Extent { flags: 0, ..extent };
+            self.go_on(inode, Fresh { extent, of_room: extent.blocks })?;
+        }
+        inode.data.extents.write().room = room.behind(end);
         Ok(())
     }
 }

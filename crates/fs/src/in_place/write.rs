@@ -1,10 +1,10 @@
 //! Writes that are more than copies over blocks with data: first blocks, blocks never written, and bytes that the
 //! record holds itself.
 
-use crate::blocks::alloc::{Near, Run};
+use crate::blocks::alloc::Near;
 use crate::bytes::Short;
 use crate::error::FsError;
-use crate::extent::{BlockMapping, Extents};
+use crate::extent::{BlockMapping, Extents, Fresh};
 use crate::filedata::Growing;
 use crate::in_place::{InPlace, place};
 use crate::inode::Inode;
@@ -193,37 +193,30 @@ impl InPlace {
             let held = inode.data.extents.read();
             (held.goal(page), held.fresh)
         };
-        let has = inode.blocks() + fresh.map_or(0, |fresh| fresh.blocks.into());
+        let has = inode.blocks() + fresh.map_or(0, |fresh| fresh.extent.blocks.into());
         let ahead = (has / AHEAD_SHARE).clamp(AHEAD_BLOCKS_MIN, AHEAD_BLOCKS_MAX) as u32;
         let ahead = ahead.max(self.meta.prealloc_blocks(inode));
         let run = self.meta.allocate(inode, goal, (page, wanted), ahead)?;
         promise.shrink_to(run.blocks.into());
         let part = piece.until(page + u64::from(run.blocks));
-        let stored = self.fill(&part, run.start).and_then(|()| self.go_on(inode, fresh, page, run));
+        let stored = self.fill(&part, run.start).and_then(|()| {
+            let extent = Extent { logical: page, physical: run.start, blocks: run.blocks, flags: 0 };
+            self.go_on(inode, Fresh { extent, of_room: 0 })
+        });
         stored.inspect_err(|_| self.meta.blocks.give_back(run))?;
         promise.keep();
         Ok(part.from.len())
     }
 
-    /// Blocks from `page` on have data of the file, as the fresh ones before them, where those end.
-    pub(super) fn go_on(
-        &self,
-        inode: &Arc<Inode>,
-        fresh: Option<Extent>,
-        page: Page,
-        run: Run,
-    ) -> Result<(), FsError> {
-        let joins = |fresh: &Extent| fresh.logical_end() == page && fresh.physical_end() == run.start;
-        if fresh.is_some_and(|fresh| !joins(&fresh)) {
+    /// Blocks have data of the file, as the fresh ones before them, where those end.
+    pub(super) fn go_on(&self, inode: &Arc<Inode>, new: Fresh) -> Result<(), FsError> {
+        let before = inode.data.extents.read().fresh;
+        if before.is_some_and(|before| before.joined(&new).is_none()) {
             // There is one note of where fresh blocks lie.
-            self.record_up_to(&inode.data.quiet(), inode, page.start())?;
+            self.record_up_to(&inode.data.quiet(), inode, new.extent.logical.start())?;
         }
         let mut held = inode.data.extents.write();
-        let new = Extent { logical: page, physical: run.start, blocks: run.blocks, flags: 0 };
-        held.fresh = Some(match held.fresh.filter(joins) {
-            Some(fresh) => Extent { blocks: fresh.blocks + run.blocks, ..fresh },
-            None => new,
-        });
+        held.fresh = Some(held.fresh.and_then(|before| before.joined(&new)).unwrap_or(new));
         Ok(())
     }
 

@@ -450,6 +450,38 @@ fn room_is_not_where_a_program_has_allocated_itself() {
     ground.assert_sound();
 }
 
+/// The record has them already, and gives them back once.
+#[test]
+fn what_was_appended_to_room_goes_with_a_cut_and_with_the_file() {
+    let ground = Ground::medium(64 << 20);
+    let files = ground.mount(CACHE_BYTES);
+    let free = files.statfs().blocks_free;
+    let appended = || {
+        let file = open(&files, "log");
+        append_and_sync(&file, 1, 3);
+        // All of the room, and blocks behind it.
+        file.pwrite(&vec![2; (room_of(&file) as usize + 9) * 4096], 9000).unwrap();
+        file
+    };
+    for left in [0, 5, 9000, 20_000, 130_000] {
+        let file = appended();
+        file.truncate(left).unwrap();
+        file.pwrite(b"end", left).unwrap();
+        let mut bytes = vec![9; 200_000];
+        assert_eq!(file.pread(&mut bytes, 0).unwrap() as u64, left + 3);
+        file.truncate(0).unwrap();
+        assert_eq!(files.statfs().blocks_free, free, "cut at {left}");
+    }
+    let file = appended();
+    files.unlink(&files.root(), b"log", WHO).unwrap();
+    drop(file);
+    files.sync().unwrap();
+    assert_eq!(files.statfs().blocks_free, free, "after the unlink");
+    files.unmount().unwrap();
+    drop(files);
+    ground.assert_sound();
+}
+
 /// The records' extents are not in memory any more then.
 #[test]
 fn what_was_appended_to_room_is_recorded_after_the_close() {
