@@ -302,10 +302,13 @@ impl Drop for File {
         if let Some(locks) = self.inode.locks_if_any() {
             locks.drop_owner(LockOwner::Description(self.number));
         }
-        if self.inode.opens.load(Ordering::SeqCst) == 1 {
-            self.core.placed.closing(&self.inode);
+        let handle = self.inode.data.handle.lock().take_if(|(number, _)| *number == self.number);
+        drop(handle);
+        let one_of_more = |opens: u32| (opens > 1).then(|| opens - 1);
+        if self.inode.opens.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_of_more).is_ok() {
+            return;
         }
-        self.core.meta.closing(&self.inode, self.number);
+        self.core.placed.closing(&self.inode);
         let opens = self.inode.opens.fetch_sub(1, Ordering::SeqCst);
         if opens == 0 {
             self.inode.opens.store(0, Ordering::SeqCst);

@@ -61,6 +61,11 @@ impl MapsInPlace {
         self.hides.store(true, Ordering::SeqCst);
     }
 
+    /// A program has allocated blocks behind the end, which may be these: they go as its own do.
+    pub(crate) fn keep_hidden(&self, _grow: &Growing<'_>) {
+        self.hides.store(false, Ordering::SeqCst);
+    }
+
     /// Whether blocks behind the end can go now, which is said once.
     pub(crate) fn reveal(&self, _grow: &Growing<'_>) -> bool {
         !self.is_any() && self.hides.swap(false, Ordering::SeqCst)

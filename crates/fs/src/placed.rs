@@ -226,7 +226,7 @@ impl Placed {
     /// The last description of an inode is being closed.
     pub(crate) fn closing(&self, inode: &Arc<Inode>) {
         match self {
-            Self::Pages(_) => {}
+            Self::Pages(pages) => pages.meta.closing(inode),
             Self::InPlace(place) => place.closing(inode),
         }
     }

@@ -273,10 +273,9 @@ impl Service {
         mode: u32,
     ) -> Result<Answer, FsError> {
         let files = asker.session.files();
-        // Cutting the file is a change of its own, so that its window hears of it.
+        // Cutting the file is a change of its own, so that its window hears of it before.
         let cuts = flags.has(OpenFlags::TRUNCATE) && !flags.has(OpenFlags::PATH);
-        let apart = cuts && flags.writes();
-        let flags = if apart { OpenFlags(flags.0 & !OpenFlags::TRUNCATE.0) } else { flags };
+        let flags = if cuts { OpenFlags(flags.0 & !OpenFlags::TRUNCATE.0) } else { flags };
         let file = match object {
             Object::Held(handle) => files.open_node(&asker.node(handle)?, flags, &asker.who())?,
             Object::Path { at, path: text, follow } => {
@@ -290,12 +289,10 @@ impl Service {
         };
         self.end_grant(file.node().ino());
         // A file that was made here is empty. A cut would take the set-id bits away that the caller asked for.
-        let cuts = cuts && !file.was_made();
-        if cuts && apart {
-            self.resize(&file.node(), 0, || file.truncate(0))?;
-        } else if cuts {
-            // Open for reading only, which no description can be cut through: it was cut when it was opened.
-            self.resize(&file.node(), 0, || Ok(()))?;
+        if cuts && !file.was_made() {
+            let node = file.node();
+            // Not through the description, which may be open for reading only.
+            self.resize(&node, 0, || files.truncate(fs::Object::Held(&node), 0, &asker.who()))?;
         }
         self.hold_and_grant(asker, file)
     }

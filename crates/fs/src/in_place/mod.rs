@@ -184,11 +184,15 @@ impl InPlace {
 
     /// The last description of a file is being closed: nobody appends to it any more.
     pub(crate) fn closing(&self, inode: &Arc<Inode>) {
-        // One without a name goes with all its blocks.
-        if inode.nlink() > 0 && inode.data.extents.read().room.is_some() {
+        // Who was never synced has no room; one without a name goes with all its blocks.
+        let may_have_room = inode.synced.load(Ordering::Relaxed) && inode.nlink() > 0;
+        // Nobody is about to make room of what was taken ahead.
+        let grow = may_have_room.then(|| inode.data.grow());
+        if let Some(grow) = &grow {
             // What cannot be recorded as free stays, as after a power cut.
-            let _ = self.meta.drop_room(&inode.data.grow(), inode);
+            let _ = self.meta.drop_room(grow, inode);
         }
+        self.meta.closing(inode);
     }
 
     /// The inode leaves memory: what no record tells of goes, promises are given back.

@@ -97,6 +97,9 @@ impl Allocation for InPlace {
         pages: Range<Page>,
     ) -> Result<(), FsError> {
         assert!(grow.is_of(&inode.data), "inode {} gets blocks under another's lock", inode.ino);
+        if pages.end > inode.end().page_end() {
+            inode.data.in_place.keep_hidden(grow);
+        }
         let holes = self.meta.holes(inode, pages.clone())?;
         let mut promise = PagePromise::make(&self.meta, inode, holes)?;
         let mut at = pages.start;

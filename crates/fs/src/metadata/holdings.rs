@@ -43,11 +43,9 @@ impl Metadata {
         inode.data.extents.write().recorded = None;
     }
 
-    /// A description is being closed.
-    pub(crate) fn closing(&self, inode: &Inode, description: u64) {
-        let own = inode.data.handle.lock().take_if(|(number, _)| *number == description);
-        drop(own);
-        if inode.kind == FileType::File && inode.opens.load(Ordering::SeqCst) == 1 {
+    /// The last description is being closed.
+    pub(crate) fn closing(&self, inode: &Inode) {
+        if inode.kind == FileType::File {
             self.drop_prealloc(inode);
             if inode.lock().record().flags & FLAG_KEYED_EXTENTS == 0 {
                 // A small file's are in its record: no need to keep them twice.

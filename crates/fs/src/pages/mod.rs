@@ -43,7 +43,7 @@ const FILL_SHARE: u32 = 4;
 
 /// The pages of a mount: cache, frames and their device addresses, and what of them waits to be written.
 pub(crate) struct Pages {
-    meta: Arc<Metadata>,
+    pub(crate) meta: Arc<Metadata>,
     device: Arc<Device>,
     lbas_per_block: u64,
     cache: Cache,

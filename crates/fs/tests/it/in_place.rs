@@ -450,6 +450,50 @@ fn room_is_not_where_a_program_has_allocated_itself() {
     ground.assert_sound();
 }
 
+/// Whoever records what was appended while the last descriptions are being closed leaves no room behind.
+#[test]
+fn a_closed_file_has_no_room_whoever_syncs_meanwhile() {
+    let ground = Ground::medium(64 << 20);
+    let files = ground.mount(CACHE_BYTES);
+    let rounds = 0..2000;
+    let start = std::sync::Barrier::new(3);
+    let (closes, mut wrong) = (std::sync::Mutex::new(None), 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in rounds.clone() {
+                start.wait();
+                files.sync().unwrap();
+                start.wait();
+            }
+        });
+        scope.spawn(|| {
+            for _ in rounds.clone() {
+                start.wait();
+                drop(closes.lock().unwrap().take());
+                start.wait();
+            }
+        });
+        for round in rounds.clone() {
+            let file = open(&files, "log");
+            file.truncate(0).unwrap();
+            append_and_sync(&file, 1, 2);
+            assert!(room_of(&file) > 0, "round {round}");
+            file.pwrite(&[2; 90_000], 6000).unwrap();
+            *closes.lock().unwrap() = Some(open(&files, "log"));
+            start.wait();
+            drop(file);
+            start.wait();
+            let stat = files.stat(&files.root(), b"log", Follow::Yes, WHO).unwrap();
+            let blocks = (stat.blocks_512 / 8, stat.size.div_ceil(4096));
+            wrong += u64::from(blocks.0 != blocks.1);
+        }
+    });
+    assert_eq!(wrong, 0, "rounds after which a file has more blocks than bytes ask for");
+    files.unmount().unwrap();
+    drop(files);
+    ground.assert_sound();
+}
+
 /// The record has them already, and gives them back once.
 #[test]
 fn what_was_appended_to_room_goes_with_a_cut_and_with_the_file() {

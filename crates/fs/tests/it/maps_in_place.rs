@@ -115,6 +115,28 @@ fn a_file_that_is_read_is_where_it_lies() {
     bed.end();
 }
 
+/// What a cut leaves below a mapping goes with it, and what a program allocates behind the end stays.
+#[test]
+fn blocks_that_a_program_allocated_behind_the_end_outlive_the_mapping() {
+    let bed = Bed::new();
+    let keep = Allocate { keep_size: true, punch_hole: false, zero_range: false };
+    for (allocates, left) in [(false, 4), (true, 4 + 28)] {
+        let file = bed.file("file");
+        let free = bed.free();
+        file.pwrite(&[1; 32 * 4096], 0).unwrap();
+        in_place(&file, false, 0..32);
+        file.truncate(4 * PAGE).unwrap();
+        if allocates {
+            file.fallocate(keep, 4 * PAGE, 28 * PAGE).unwrap();
+        }
+        file.unmap(false).unwrap();
+        assert_eq!(free - bed.free(), left, "pages, with allocation: {allocates}");
+        file.truncate(0).unwrap();
+        assert_eq!(free, bed.free());
+    }
+    bed.end();
+}
+
 /// Stores are the file's, holes have blocks, and what is read, written and mapped is the same memory.
 #[test]
 fn a_file_that_is_stored_to_has_a_block_for_each_page() {

@@ -139,7 +139,10 @@ fn readers_never_see_the_bytes_of_another_file() {
         while !is_enough(number) && readers.iter().all(|reader| !reader.is_finished()) {
             number += 1;
             // Large writes are seen a page at a time.
-            truncate(file, (number % 3) * 8 * PAGE as u64);
+            match number % 4 {
+                0 => writer.close(writer.open("file", OpenFlags::READ.with(OpenFlags::TRUNCATE)).unwrap()),
+                part => truncate(file, (part - 1) * 8 * PAGE as u64),
+            }
             writer.pwrite(other, 0, &whole(FOREIGN));
             writer.pwrite(file, 0, &whole(number));
             truncate(other, 0);
