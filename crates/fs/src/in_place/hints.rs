@@ -52,7 +52,8 @@ impl InPlace {
         let extents: Vec<Extent> = {
             let held = inode.data.extents.read();
             let recorded = held.recorded.iter().flat_map(|extents| extents.iter());
-            let written = recorded.chain(held.fresh.as_ref().map(|fresh| &fresh.extent)).filter(|extent| extent.flags & EXTENT_UNWRITTEN == 0);
+            let all = recorded.chain(held.fresh.iter().map(|fresh| &fresh.extent));
+            let written = all.filter(|extent| extent.flags & EXTENT_UNWRITTEN == 0);
             // Blocks past the end are allocated for later.
             let before_end = written.take_while(|extent| extent.logical.start() < end);
             let on_medium = before_end.map(|extent| {
