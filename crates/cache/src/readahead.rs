@@ -1,5 +1,6 @@
 //! How far ahead of a sequential reader to read.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nvmed_units::Page;
 
@@ -17,6 +18,18 @@ pub struct Window {
     pub start: Page,
     /// How many.
     pub pages: u64,
+    /// How many to fill meanwhile, from one behind the first page that follows. That one is left out, so that its miss
+    /// tells when the reader has come there.
+    pub ahead: u64,
+}
+
+impl Window {
+    /// What to fill meanwhile.
+    #[must_use]
+    pub fn pages_ahead(&self) -> Range<Page> {
+        let next = self.start + self.pages;
+        next + 1..next + 1 + self.ahead
+    }
 }
 
 /// The reading habit of one open description.
@@ -35,20 +48,27 @@ pub struct Readahead {
 impl Readahead {
     /// What to fill when the pages `[page, page + wanted)` are asked for and `page` is missing: the
     /// pages wanted, and for a sequential reader up to `pages_max` in a window that doubles, or up to sixteen times as
-    /// many where [`Readahead::took`] was told that windows take long, and no more than one fill has, `fill_max`.
+    /// many where [`Readahead::took`] was told that windows take long, and no more than one fill has, `fill_max`. He
+    /// has the next window filled meanwhile. What is missing in the last window is filled up to its end.
     #[must_use]
     pub fn miss(&self, page: Page, wanted: u64, pages_max: u64, fill_max: u64) -> Window {
-        let sequential = page.0 == self.end.load(Ordering::Relaxed);
-        let pages = if sequential {
-            let most = (pages_max << self.doublings.load(Ordering::Relaxed)).min(fill_max);
-            (self.pages.load(Ordering::Relaxed) * 2).max(FIRST_PAGES).max(wanted).min(most.max(wanted))
+        let (end, last) = (self.end.load(Ordering::Relaxed), self.pages.load(Ordering::Relaxed));
+        let doublings = self.doublings.load(Ordering::Relaxed);
+        let most = (pages_max << doublings).min(fill_max);
+        if page.0 < end && page.0 + last >= end {
+            return Window { start: page, pages: (end - page.0).min(most).max(wanted), ahead: 0 };
+        }
+        let (pages, ahead) = if page.0 == end {
+            let pages = (last * 2).max(FIRST_PAGES).max(wanted).min(most.max(wanted));
+            let next = (pages * 2).min(most).min(fill_max / 2);
+            (pages, if doublings > 0 { next.saturating_sub(1) } else { 0 })
         } else {
             self.doublings.store(0, Ordering::Relaxed);
-            wanted
+            (wanted, 0)
         };
         self.pages.store(pages, Ordering::Relaxed);
         self.end.store(page.0 + pages, Ordering::Relaxed);
-        Window { start: page, pages }
+        Window { start: page, pages, ahead }
     }
 
     /// It took so long to fill a window as large as one may be: where that is long, the next one may be twice as large.
@@ -103,10 +123,31 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_who_waits_has_the_next_window_filled_meanwhile() {
+        let habit = Readahead::default();
+        let slow = |window: Window| {
+            habit.took(window.pages, 5_000_000);
+            (window.pages, window.pages_ahead())
+        };
+        let (first, none) = (Page(0), |page| Page(page)..Page(page));
+        assert_eq!(slow(habit.miss(first, 1, 8, 100)), (4, none(5)));
+        assert_eq!(slow(habit.miss(Page(4), 1, 8, 100)), (8, Page(13)..Page(28)));
+        // Whoever fills is late, or was not there: what is left of the window is filled, and the habit stays.
+        assert_eq!(habit.miss(Page(10), 1, 8, 100), Window { start: Page(10), pages: 2, ahead: 0 });
+        assert_eq!(habit.miss(Page(11), 3, 8, 100), Window { start: Page(11), pages: 3, ahead: 0 });
+        assert_eq!(slow(habit.miss(Page(12), 1, 8, 100)), (16, Page(29)..Page(60)));
+        assert_eq!(
+            slow(habit.miss(Page(28), 1, 8, 20)),
+            (20, Page(49)..Page(58)),
+            "not more than half a fill"
+        );
+    }
+
+    #[test]
     fn a_random_reader_gets_what_it_asks_for() {
         let habit = Readahead::default();
         for page in [77, 3, 1000, 12, 5000].map(Page) {
-            assert_eq!(habit.miss(page, 2, 32, 1000), Window { start: page, pages: 2 });
+            assert_eq!(habit.miss(page, 2, 32, 1000), Window { start: page, pages: 2, ahead: 0 });
         }
         assert_eq!(habit.miss(Page(5002), 1, 32, 1000).pages, 4, "two in a row look sequential");
     }

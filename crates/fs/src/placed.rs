@@ -349,6 +349,30 @@ impl Placed {
         }
     }
 
+    /// Whether readers want to be read ahead of, and nobody does.
+    pub(crate) fn wants_read_ahead(&self) -> bool {
+        match self {
+            Self::Pages(pages) => pages.wants_read_ahead(),
+            Self::InPlace(_) => false,
+        }
+    }
+
+    /// `thread` calls [`Placed::read_ahead`] whenever it is unparked.
+    pub(crate) fn read_ahead_by(&self, thread: Thread) {
+        match self {
+            Self::Pages(pages) => pages.read_ahead_by(thread),
+            Self::InPlace(_) => {}
+        }
+    }
+
+    /// Fills a window that a reader is about to come to; whether there was one.
+    pub(crate) fn read_ahead(&self) -> bool {
+        match self {
+            Self::Pages(pages) => pages.read_ahead(),
+            Self::InPlace(_) => false,
+        }
+    }
+
     /// The pages, where a test knows that there are.
     #[cfg(test)]
     pub(crate) fn pages(&self) -> &Pages {

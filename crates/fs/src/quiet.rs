@@ -40,6 +40,24 @@ impl FileSystem {
         !self.core.options.read_only && self.core.placed.relieve_ahead()
     }
 
+    /// Whether readers who wait long for their windows want the next ones filled meanwhile, and nobody does it yet. The
+    /// thread of [`FileSystem::relieved_by`] is unparked when this becomes so.
+    #[must_use]
+    pub fn wants_read_ahead(&self) -> bool {
+        self.core.placed.wants_read_ahead()
+    }
+
+    /// `thread` will call [`FileSystem::read_ahead`] until there is nothing left, whenever it is unparked.
+    pub fn read_ahead_by(&self, thread: std::thread::Thread) {
+        self.core.placed.read_ahead_by(thread);
+    }
+
+    /// Fills a window that a reader is about to come to; whether there was one. What fails stays missing, and the
+    /// reader is told.
+    pub fn read_ahead(&self) -> bool {
+        self.core.placed.read_ahead()
+    }
+
     /// Makes memory of the cache present that is about to be used, if there is any to be.
     pub fn make_present(&self) {
         self.core.placed.make_present();

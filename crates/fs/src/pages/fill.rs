@@ -48,6 +48,9 @@ impl Pages {
         };
         let window = stream.readahead.miss(page, wanted, most, self.fill_pages);
         let pages = window.pages;
+        if window.ahead > 0 {
+            self.ahead.want(inode, window.pages_ahead(), self.relief.get());
+        }
         if !self.readahead_grows || most == 0 || pages < most {
             return self.fill(inode, window.start, pages);
         }
@@ -62,18 +65,53 @@ impl Pages {
     /// # Errors
     /// [`FsError::NoMemory`]; the device's and the store's.
     pub(super) fn fill(&self, inode: &Arc<Inode>, page: Page, pages: u64) -> Result<(), FsError> {
-        let object = &inode.data.object;
         let Claimed::Fill(first) = self.claim(inode, page)? else { return Ok(()) };
-        let end = inode.end().page_end().min(page + pages);
         let mut claims = Vec::with_capacity(pages as usize);
         claims.push(first);
-        for next in Page::each(page + 1..end) {
-            match self.cache.try_claim(object, next) {
-                Ok(Some(claim)) if !inode.is_overtaken(next) => claims.push(claim),
+        self.claim_more(inode, page + 1..page + pages, &mut claims);
+        self.load_claimed(inode, claims)
+    }
+
+    /// Whether windows are wanted ahead of readers, and nobody fills them.
+    pub(crate) fn wants_read_ahead(&self) -> bool {
+        self.ahead.is_wanted()
+    }
+
+    /// `thread` calls [`Pages::read_ahead`] whenever it is unparked.
+    pub(crate) fn read_ahead_by(&self, thread: std::thread::Thread) {
+        self.ahead.filled_by(thread);
+    }
+
+    /// Fills what is missing of the next window that a reader is about to come to; whether there was one.
+    pub(crate) fn read_ahead(&self) -> bool {
+        let Some((inode, pages)) = self.ahead.next() else { return false };
+        // Nobody takes blocks away meanwhile, or the file.
+        if let Some(_quiet) = inode.data.try_quiet()
+            && !inode.reaped.load(Ordering::SeqCst)
+        {
+            let mut claims = Vec::with_capacity((pages.end - pages.start) as usize);
+            self.claim_more(&inode, pages, &mut claims);
+            if !claims.is_empty() {
+                // The reader finds it missing, tries himself, and is told.
+                let _ = self.load_claimed(&inode, claims);
+            }
+        }
+        true
+    }
+
+    /// Claims pages of a range that lie inside the file, as far as they are missing and at hand.
+    fn claim_more<'a>(&'a self, inode: &'a Arc<Inode>, pages: Range<Page>, claims: &mut Vec<Claim<'a>>) {
+        let end = inode.end().page_end().min(pages.end);
+        for page in Page::each(pages.start..end.max(pages.start)) {
+            match self.cache.try_claim(&inode.data.object, page) {
+                Ok(Some(claim)) if !inode.is_overtaken(page) => claims.push(claim),
                 // There already, being written directly, or no frame left for reading ahead.
                 Ok(_) | Err(_) => break,
             }
         }
+    }
+
+    fn load_claimed(&self, inode: &Arc<Inode>, claims: Vec<Claim<'_>>) -> Result<(), FsError> {
         let (mappings, inline) = self.mappings(inode, &claims)?;
         self.load_pages(&self.handle_of(inode), claims, &mappings, inline.as_deref())
     }

@@ -3,6 +3,9 @@
 //! In: byte ranges. Out: copies, requests to the device, changes of extents. What lies at hand is copied in
 //! `placement`; everything slower is in `fill`, `write`, `resize`, `writeback`.
 
+mod ahead;
+#[cfg(test)]
+mod ahead_tests;
 mod convoy;
 mod direct;
 mod fill;
@@ -23,6 +26,7 @@ use crate::memory::Memory;
 use crate::metadata::Metadata;
 use crate::metadata::promises::PagePromise;
 use crate::options::{INLINE_BYTES_MAX, MountOptions};
+use crate::pages::ahead::Ahead;
 use crate::pages::steps::Steps;
 use crate::pages::writeback::RELIEF_PAGES;
 use crate::unrecorded::Unrecorded;
@@ -51,8 +55,9 @@ pub(crate) struct Pages {
     address: DeviceAddress,
     pub(crate) unrecorded: Unrecorded,
     steps: Steps,
-    /// Unparked when it should write back ahead of writers.
+    /// Unparked when it should write back ahead of writers, or start who reads ahead.
     relief: OnceLock<std::thread::Thread>,
+    ahead: Ahead,
     /// Pages that a writer over the limit tries to write back: fewer when the device has refused some.
     relief_pages: AtomicUsize,
     /// Pages of the largest readahead window, and of one fill.
@@ -95,6 +100,7 @@ impl Pages {
             unrecorded: Unrecorded::new(meta, memory),
             steps: Steps::default(),
             relief: OnceLock::new(),
+            ahead: Ahead::default(),
             relief_pages: AtomicUsize::new(RELIEF_PAGES),
             readahead_pages: (options.readahead_bytes / BLOCK_BYTES as u64).min(fill_pages),
             readahead_grows: options.readahead_grows,

@@ -21,6 +21,9 @@ use nvmed_units::{ByteOffset, Page};
 const STEP_PAGES: usize = 1024;
 /// As [`STEP_PAGES`], 1 MiB, of an urgent caller, and of who writes what one waits for.
 const STEP_PAGES_URGENT: usize = 256;
+/// As [`STEP_PAGES`], 16 MiB, of others beside urgent callers: a flush of each step waits for programs on all dies, and
+/// leaves word lines of all of them part empty.
+const STEP_PAGES_BESIDE: usize = 4096;
 /// Pages of a file that is written together with others; one with more is a step of its own.
 const GROUP_PAGES: usize = 64;
 /// Files written together at most: one batch tells of all of them.
@@ -81,7 +84,7 @@ impl Pages {
     /// than that is dirty still.
     pub(crate) fn relieve_ahead(&self) -> bool {
         let ahead = || self.device.has_urgent() && self.cache.nears_limit();
-        ahead() && self.relieve_by(RELIEF_PAGES) == Relief::Wrote && ahead()
+        ahead() && self.relieve_by(STEP_PAGES_BESIDE) == Relief::Wrote && ahead()
     }
 
     /// Has `thread` be unparked when [`Pages::relieve_ahead`] has something to do.
@@ -246,7 +249,11 @@ impl Pages {
             // Who waits for this file lends its rank from the next step on.
             let wanted = has_urgent && inode.data.is_wanted();
             let is_urgent = wanted || self.is_forced();
-            let step = left.min(if is_urgent { STEP_PAGES_URGENT } else { STEP_PAGES });
+            let step = left.min(match (is_urgent, has_urgent) {
+                (true, _) => STEP_PAGES_URGENT,
+                (false, true) => STEP_PAGES_BESIDE,
+                (false, false) => STEP_PAGES,
+            });
             let write = || self.write_step(inode, from..pages.end, step, data);
             let written = if wanted { caller::with(Urgency::Urgent, write) } else { write() };
             let next = written.inspect_err(|error| {
