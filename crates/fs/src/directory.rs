@@ -5,7 +5,7 @@
 
 use crate::hash::Numbers;
 use crate::inode::Inode;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::collections::HashMap;
 
@@ -42,6 +42,10 @@ pub(crate) struct Directory {
     prefix: Mutex<Prefix>,
     size: Mutex<Option<Size>>,
     names: RwLock<Names>,
+    /// The file that follows the one of it that was opened to be read last; 0 is none.
+    pub(crate) next_read: AtomicU64,
+    /// How many were opened in order.
+    pub(crate) read_in_order: AtomicU32,
 }
 
 /// The directory's prefix (`keys`), as it was when `epoch` was current.
@@ -78,6 +82,8 @@ impl Directory {
             prefix: Mutex::default(),
             size: Mutex::default(),
             names: RwLock::default(),
+            next_read: AtomicU64::new(0),
+            read_in_order: AtomicU32::new(0),
         }
     }
 

@@ -370,7 +370,8 @@ impl FileSystem {
     /// [`FsError::NotDirectory`]; what the device answers.
     pub fn names_after(&self, directory: &Node, after: &[u8], most: usize) -> Result<Vec<Vec<u8>>, FsError> {
         directory.inode.directory()?;
-        listing::names_after(&self.core, &directory.inode, after, most)
+        let entries = listing::entries_after(&self.core, &directory.inode, after, most)?;
+        Ok(entries.into_iter().map(|entry| entry.name).collect())
     }
 
     /// From now on changes of inodes are counted there. Before any other call.

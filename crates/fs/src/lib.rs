@@ -33,6 +33,7 @@ mod file;
 mod filedata;
 mod filesystem;
 mod flight;
+mod following;
 mod format;
 mod glob;
 mod hash;

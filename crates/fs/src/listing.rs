@@ -130,16 +130,28 @@ impl Listing {
     }
 }
 
-/// The names in a directory that follow `after`, at most so many.
-pub(crate) fn names_after(
+/// An entry of a directory.
+pub(crate) struct Listed {
+    pub(crate) ino: Ino,
+    pub(crate) kind: FileType,
+    pub(crate) name: Vec<u8>,
+}
+
+/// The entries of a directory that follow the name `after`, at most so many.
+pub(crate) fn entries_after(
     core: &Core,
     directory: &Inode,
     after: &[u8],
     most: usize,
-) -> Result<Vec<Vec<u8>>, FsError> {
+) -> Result<Vec<Listed>, FsError> {
     let page = read_page(core, directory, after, most)?;
     let starts = std::iter::once(0).chain(page.entries.iter().map(|(_, _, end)| *end));
-    Ok(starts.zip(&page.entries).map(|(start, (_, _, end))| page.names[start..*end].to_vec()).collect())
+    let listed = |(start, &(ino, kind, end)): (usize, &(Ino, FileType, usize))| Listed {
+        ino,
+        kind,
+        name: page.names[start..end].to_vec(),
+    };
+    Ok(starts.zip(&page.entries).map(listed).collect())
 }
 
 fn read_page(core: &Core, directory: &Inode, after: &[u8], most: usize) -> Result<Page, FsError> {

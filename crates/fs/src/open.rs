@@ -117,7 +117,7 @@ impl Core {
             self.placed.truncate(&file.inode, 0)?;
         }
         if flags.reads() && !made {
-            self.placed.opened(&file.inode);
+            self.opened_to_read(&file.inode);
         }
         if flags.reads() && !made && file.stamps(flags) {
             self.meta.accessed_first(&file.inode);

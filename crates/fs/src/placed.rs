@@ -249,6 +249,15 @@ impl Placed {
         }
     }
 
+    /// Whether the medium listens to what is said of files.
+    #[inline]
+    pub(crate) fn takes_hints(&self) -> bool {
+        match self {
+            Self::Pages(_) => false,
+            Self::InPlace(place) => place.takes_hints(),
+        }
+    }
+
     /// A program has said how it will read a file; with pages its description keeps that.
     pub(crate) fn expect(&self, inode: &Inode, hint: Hint) {
         match self {

@@ -9,6 +9,12 @@ use nvmed_nvm::{BufferStats, Extent, Hint, HintError};
 use nvmed_units::{BLOCK_BYTES, ByteOffset};
 
 impl InPlace {
+    /// Whether the medium has a buffer that listens.
+    #[inline]
+    pub(crate) fn takes_hints(&self) -> bool {
+        self.takes_hints
+    }
+
     /// A file was opened to be read: the medium is told where it lies, so that what follows a read comes ahead.
     #[inline]
     pub(crate) fn opened(&self, inode: &Inode) {

@@ -78,6 +78,7 @@ impl Cold {
         stats.fills -= before.fills;
         stats.fills_ahead -= before.fills_ahead;
         stats.used_ahead -= before.used_ahead;
+        stats.waited_ns -= before.waited_ns;
         stats.evictions -= before.evictions;
         stats
     }
@@ -152,4 +153,36 @@ fn blocks_that_go_are_forgotten() {
     let mut hole = [1; PAGE as usize];
     file.pread(&mut hole, 0).expect("bytes");
     assert_eq!(hole, [0; PAGE as usize]);
+}
+
+/// Files of a directory that are read in its order come ahead; others do not.
+#[test]
+fn files_that_follow_in_a_directory_come_ahead() {
+    const FILES: u64 = 40;
+    let image = Arc::new(Mapping::anonymous(BYTES as usize, Pages::Base).expect("memory"));
+    let ground = Ground::Medium(Arc::new(on(&image)));
+    let root = FormatOptions { uid: 0, gid: 0, ..FormatOptions::default() };
+    FileSystem::format(&ground.device(), &root).expect("the medium formats");
+    let files = ground.mount(1 << 20);
+    // None lies where the one before it ends.
+    for file in (0..FILES).map(|file| file * 17 % FILES) {
+        let bytes = [1; 3 * PAGE as usize];
+        open(&files, &format!("{file:02}")).pwrite(&bytes, 0).expect("bytes");
+    }
+    files.mkdir(&files.root(), b"08a", 0o755, &Credentials::ROOT).expect("a directory among them");
+    files.unmount().expect("it unmounts");
+    let read_all = |cold: &Cold, order: &mut dyn Iterator<Item = u64>| {
+        cold.while_it(|| order.for_each(|file| read(&open(&cold.files, &format!("{file:02}")), 0..3)))
+    };
+    let cold = Cold::new(&image, Prefetch::Hints);
+    let done = read_all(&cold, &mut (0..FILES));
+    assert!(done.fills <= 4 && done.used_ahead >= 3 * (FILES - 2), "in order: {done:?}");
+    assert_eq!(done.fills_ahead, done.used_ahead, "nothing for nobody");
+    let told_ns = done.waited_ns;
+    let cold = Cold::new(&image, Prefetch::Hints);
+    let done = read_all(&cold, &mut (0..FILES).rev());
+    assert!(done.used_ahead <= 2 * FILES && done.fills >= FILES, "backwards: {done:?}");
+    let cold = Cold::new(&image, Prefetch::Device);
+    let done = read_all(&cold, &mut (0..FILES));
+    assert!(done.waited_ns > 2 * told_ns, "nobody is told: {done:?}, where who is told waits {told_ns} ns");
 }
