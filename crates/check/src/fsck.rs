@@ -3,7 +3,7 @@
 //! It changes nothing. What it keeps in memory grows with the number of files, about 100 bytes each.
 
 use crate::finding::Finding;
-use core::ops::{Bound, ControlFlow};
+use core::ops::ControlFlow;
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{KvError, PendingMemory, Store};
 use nvmed_layout::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
@@ -33,15 +33,14 @@ pub fn fsck(device: &Arc<Device>) -> Result<Vec<Finding>, LayoutError> {
     lost.into_iter().for_each(|lost| check.find(Finding::Copy(lost)));
     let read = open_store(device, &superblock, false)?.and_then(|store| {
         store.flaws().iter().cloned().for_each(|flaw| check.find(Finding::Copy(LostCopy::Store(flaw))));
-        store.verify()?;
-        store.scan(Bound::Unbounded, Bound::Unbounded, &mut |key, value| check.visit(key, value))
+        store.verify_visiting(&mut |key, value| check.visit(key, value))
     });
     match read {
         Err(KvError::Medium { .. }) => {
             return Err(read.err().map_or(LayoutError::NotOurs, LayoutError::from));
         }
         Err(damage) => check.find(Finding::Store { message: damage.to_string() }),
-        Ok(()) => check.conclude(),
+        Ok(_) => check.conclude(),
     }
     Ok(check.findings)
 }

@@ -42,13 +42,12 @@ impl core::fmt::Debug for Plan {
 /// It is no file system of ours, the device fails, or the metadata store itself is damaged: that is beyond a repair.
 pub fn plan_repair(device: &Arc<Device>) -> Result<Plan, LayoutError> {
     let opened = open(device)?;
-    opened.store.verify()?;
     let mut model = Model::new(opened.superblock.clone());
     let mut load = |key: &[u8], value: &[u8]| {
         model.load(key, value);
         ControlFlow::Continue(())
     };
-    opened.store.scan(Bound::Unbounded, Bound::Unbounded, &mut load)?;
+    opened.store.verify_visiting(&mut load)?;
     model.join();
     model.fix_names(host_clock());
     model.remove_cut_links();

@@ -50,6 +50,7 @@ pub(crate) fn parts(payload: &[u8]) -> impl Iterator<Item = Reference> + '_ {
 /// Appends the value that `payload` refers to to `value`.
 pub(crate) fn read(disk: &Disk, identity: u64, payload: &[u8], value: &mut Vec<u8>) -> Result<(), KvError> {
     let mut left = usize::from(u16_at(payload, 0));
+    value.reserve(left);
     let mut bytes = [0; BLOCK_BYTES];
     for part in parts(payload) {
         disk.read(part.block, &mut bytes)?;

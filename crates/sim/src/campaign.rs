@@ -173,12 +173,14 @@ impl Report {
     pub fn summary(&self) -> String {
         let Tally { rare, cuts, states, failures, .. } = &self.tally;
         let cpu = if self.cpu_seconds > 0.0 { *states as f64 / self.cpu_seconds } else { 0.0 };
+        let each_ms = self.cpu_seconds * 1e3 / (*states).max(1) as f64;
         format!(
             "{states} crash states ({cuts} cuts of {} device writes, {} with a second cut, {} resets of the machine \
              alone, {} with several commands in flight; {} under threads, {} deaths of the process, {} cuts of a \
              salvage, {} of a repair, {} failing requests, {} damaged images; {} in checkpoints of several steps, {} \
              while the metadata region grew, {} with a log that had gone round, {} on full devices) of {} workloads, \
-             {} operations, in {:.1} s: {:.0} states a second, {cpu:.0} a second of processor time, {} failures",
+             {} operations, in {:.1} s: {:.0} states a second, {cpu:.0} a second of processor time ({each_ms:.2} ms \
+             each), {} failures",
             self.commands,
             self.tally.second_cuts,
             self.tally.resets,

@@ -6,6 +6,7 @@
 use crate::support::{Dice, Model, Op, contents, encode, open, play};
 use nvmed_kv::{Barrier, KvError, Medium, MediumError, MemoryMedium, Options, Store};
 use nvmed_units::Block;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 const BLOCK: usize = 4096;
@@ -357,4 +358,67 @@ fn a_settled_log_is_written_no_more_and_a_quiet_one_is_settled() {
     drop(store);
     let wrong = examine(&medium, &Allowed { now, before: None }, 0);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Counts how often each block is read.
+struct CountingMedium {
+    inner: MemoryMedium,
+    reads: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl Medium for CountingMedium {
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+
+    fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
+        let mut reads = self.reads.lock().unwrap();
+        block.onward().take(into.len() / BLOCK).for_each(|block| *reads.entry(block.0).or_default() += 1);
+        self.inner.read(block, into)
+    }
+
+    fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
+        self.inner.write(block, data, fua)
+    }
+
+    fn flush(&self) -> Result<(), MediumError> {
+        self.inner.flush()
+    }
+}
+
+/// Long values are most of what there is to read where there are many: a check reads them once, one that a change in
+/// the log hides included.
+#[test]
+fn a_check_reads_each_long_value_once() {
+    const VALUES: u8 = 10;
+    const HIDDEN: u8 = 3;
+    let medium = HistoryMedium::new(BLOCKS);
+    let store = open(medium.clone()).unwrap();
+    for n in 1..=VALUES {
+        store.apply(&encode(&[(vec![n], Some(vec![n; 5 * BLOCK]))])).unwrap();
+    }
+    store.checkpoint().unwrap();
+    let hides = store.apply(&encode(&[(vec![HIDDEN], Some(b"short".to_vec()))])).unwrap();
+    store.commit(hides, Barrier::After).unwrap();
+    let mut image = medium.inner.to_bytes();
+    drop(store);
+
+    let inner = MemoryMedium::from_bytes(image.clone());
+    let counting = Arc::new(CountingMedium { inner, reads: Mutex::default() });
+    let store = open(counting.clone()).unwrap();
+    assert_eq!(store.verify(), Ok(u64::from(VALUES)));
+    let reads = counting.reads.lock().unwrap();
+    let blocks = |n: u8| {
+        let chunks = image.chunks_exact(BLOCK).enumerate();
+        chunks.filter(move |(_, bytes)| bytes.iter().all(|&byte| byte == n)).map(|(number, _)| number)
+    };
+    for n in 1..=VALUES {
+        let counts: Vec<u64> = blocks(n).map(|block| reads[&(block as u64)]).collect();
+        assert_eq!(counts, [1; 5], "reads of the blocks of value {n}");
+    }
+
+    let lost = blocks(HIDDEN).next().expect("a block");
+    image[lost * BLOCK] ^= 1;
+    let store = open(Arc::new(MemoryMedium::from_bytes(image))).unwrap();
+    assert!(matches!(store.verify(), Err(KvError::Corrupt { block, .. }) if block.0 == lost as u64));
 }
