@@ -231,6 +231,9 @@ pub(crate) struct FileData {
     /// Whether they may store into it: reads come from the mapping then.
     pub(crate) map_written: AtomicBool,
     map: Mutex<Option<Box<Map>>>,
+    /// Where the file ended when a medium that takes hints was told where it lies; `u64::MAX`: it was not
+    /// ([`crate::in_place`]).
+    pub(crate) known_end: AtomicU64,
     /// Mappings that show the file where it lies; then there is none of its memory.
     pub(crate) in_place: MapsInPlace,
     /// Transfers past the cache that are under way; they begin under `io`.
@@ -267,6 +270,7 @@ impl FileData {
             mapped: AtomicBool::new(false),
             map_written: AtomicBool::new(false),
             map: Mutex::new(None),
+            known_end: AtomicU64::new(u64::MAX),
             in_place: MapsInPlace::default(),
             flights: Flights::default(),
             wanted: AtomicU32::new(0),

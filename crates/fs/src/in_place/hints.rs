@@ -3,10 +3,17 @@
 
 use crate::in_place::{InPlace, place};
 use crate::inode::Inode;
+use core::sync::atomic::Ordering;
 use nvmed_layout::FileType;
 use nvmed_layout::record::EXTENT_UNWRITTEN;
 use nvmed_nvm::{BufferStats, Extent, Hint, HintError};
 use nvmed_units::{BLOCK_BYTES, ByteOffset};
+
+/// Of its size, by how much a file grows before a medium is told again where it lies: all tellings together list few
+/// times the extents that it has at the end.
+const GROWTH_SHARE: u64 = 8;
+/// The least of that, in bytes: what comes ahead of a reader at least.
+const GROWTH_BYTES_MIN: u64 = 64 << 10;
 
 impl InPlace {
     /// Whether the medium has a buffer that listens.
@@ -23,10 +30,26 @@ impl InPlace {
         }
     }
 
+    /// A file that the medium was told of has grown: it is told again, now and then.
+    #[inline]
+    pub(super) fn has_grown(&self, inode: &Inode, end: ByteOffset) {
+        if self.takes_hints {
+            let known = inode.data.known_end.load(Ordering::Relaxed);
+            let due = known.saturating_add((known / GROWTH_SHARE).max(GROWTH_BYTES_MIN));
+            if end.0 >= due {
+                self.tell_extents(inode);
+            }
+        }
+    }
+
     /// A program has said how bytes of a file will be used.
     pub(crate) fn advise(&self, inode: &Inode, from: ByteOffset, to: ByteOffset, hint: Hint) {
         if !self.takes_hints || from >= to {
             return;
+        }
+        let known = inode.data.known_end.load(Ordering::Relaxed);
+        if known < to.0.min(inode.end().0) {
+            self.tell_extents(inode);
         }
         let say = || self.medium.advise_object(inode.ino.0, from.0, from.until(to), hint);
         if matches!(say(), Err(HintError::Unknown { .. })) {
@@ -45,16 +68,23 @@ impl InPlace {
     pub(super) fn forget_extents(&self, inode: &Inode) {
         if self.takes_hints {
             self.medium.forget_object(inode.ino.0);
+            // Who grows it from here tells of it, if anybody has.
+            let known = &inode.data.known_end;
+            if known.load(Ordering::Relaxed) != u64::MAX {
+                known.store(inode.end().0, Ordering::Relaxed);
+            }
         }
     }
 
     #[cold]
     fn tell_extents(&self, inode: &Inode) {
+        let end = inode.end();
+        inode.data.known_end.store(end.0, Ordering::Relaxed);
         let is_in_blocks = inode.kind == FileType::File && !inode.data.residence.is_in_record();
         if !is_in_blocks || self.load(inode).is_err() {
             return;
         }
-        let end = inode.end().page_end().start();
+        let end = end.page_end().start();
         let extents: Vec<Extent> = {
             let held = inode.data.extents.read();
             let recorded = held.recorded.iter().flat_map(|extents| extents.iter());

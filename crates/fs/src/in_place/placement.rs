@@ -93,6 +93,7 @@ impl Placement for InPlace {
         let grows = before <= end && end.0 <= crate::FILE_BYTES_MAX;
         assert!(grows, "a file of {before} bytes grows to {end}");
         self.set_size(inode, end);
+        self.has_grown(inode, end);
     }
 
     fn lengthened(&self, grow: &Growing<'_>, inode: &Arc<Inode>, end: ByteOffset) -> Result<(), FsError> {

@@ -4,7 +4,7 @@ use crate::support::{Ground, memory};
 use nvmed_flash::{FixedProfile, Medium, Profile, Rate};
 use nvmed_fs::{Advice, Allocate, Credentials, File, FileSystem, FormatOptions, MountOptions, OpenFlags};
 use nvmed_nvm::{
-    BufferClock, BufferOptions, BufferStats, FlushTo, MediaProfile, MemoryOptions, Place, Prefetch,
+    BufferClock, BufferOptions, BufferStats, FlushTo, Hint, MediaProfile, MemoryOptions, Place, Prefetch,
 };
 use nvmed_sys::{Mapping, Pages};
 use std::sync::Arc;
@@ -185,4 +185,26 @@ fn files_that_follow_in_a_directory_come_ahead() {
     let cold = Cold::new(&image, Prefetch::Device);
     let done = read_all(&cold, &mut (0..FILES));
     assert!(done.waited_ns > 2 * told_ns, "nobody is told: {done:?}, where who is told waits {told_ns} ns");
+}
+
+/// Who has a file open while it grows is read ahead for as who opens it then.
+#[test]
+fn a_file_that_has_grown_since_it_was_opened_is_read_ahead() {
+    let cold = Cold::new(&image(), Prefetch::Hints);
+    let both = ["grows", "beside"].map(|name| {
+        open(&cold.files, name);
+        open(&cold.files, name)
+    });
+    for page in 0..PAGES {
+        for file in &both {
+            let byte = (page * PAGE / PIECE_BYTES) as u8 + 1;
+            file.pwrite(&[byte; PAGE as usize], page * PAGE).expect("bytes");
+        }
+    }
+    cold.medium.advise(0, BYTES, Hint::DontNeed).expect("advice");
+    // From the middle on, over pieces of both. What it got last need not be known: less than an eighth.
+    let done = cold.while_it(|| read(&both[0], 64..PAGES));
+    assert!(done.used_ahead > 180 && done.fills_ahead - done.used_ahead < PAGES / 8, "{done:?}");
+    let needed = cold.while_it(|| both[1].advise(Advice::WillNeed, 250 * PAGE, 6 * PAGE).expect("advice"));
+    assert_eq!((needed.fills_ahead, needed.fills), (6, 0), "the end of the file is known");
 }
