@@ -19,6 +19,7 @@ use crate::time::NEVER;
 use nvmed_dma::View;
 use nvmed_flash::{Command, Completion, Kind};
 use nvmed_nvme::{AsyncEvent, HmbIoSlots, IoOpcode, Status, SubmissionEntry};
+use nvmed_stamps::Op;
 use nvmed_units::Lba;
 use std::sync::atomic::Ordering;
 
@@ -49,7 +50,7 @@ impl DriveState {
     }
 
     /// A command of HMB-I/O was fetched at `time_ns`.
-    fn start_hmb_io(&mut self, controller: &Controller, time_ns: u64, slot: Slot) -> Result<(), Refusal> {
+    fn start_hmb_io(&mut self, controller: &Controller, time_ns: u64, mut slot: Slot) -> Result<(), Refusal> {
         let entry = slot.command.entry;
         if entry.flags != 0 {
             return Err(refusal(Status::INVALID_FIELD));
@@ -61,6 +62,13 @@ impl DriveState {
         let io = hmb_io.io_entry(&entry, controller.lba_shift)?;
         let wanted = controller.hmb_io_command(&io)?;
         hmb_io.begin(&entry, io);
+        let op = match wanted.kind {
+            Kind::Write { .. } if io.fua() => Op::DurableWrite,
+            Kind::Write { .. } => Op::Write,
+            _ => Op::Read,
+        };
+        let recorded = slot.command.recorded;
+        slot.command.recorded = recorded.map(|fetched| fetched.known_as(op).of(wanted.start, wanted.bytes));
         if wanted.kind == Kind::Read {
             controller.media.foresee(wanted.start, (wanted.bytes as usize).min(FORESEEN_BYTES));
         }
@@ -248,7 +256,8 @@ impl Controller {
             self.catch_up_drive(drive, start);
         }
         if let Err((status, lba)) = started {
-            let command = OutstandingCommand { work: Work::Fail(status, lba), ..command };
+            // What was refused has no place on the device.
+            let command = OutstandingCommand { work: Work::Fail(status, lba), recorded: None, ..command };
             return self.hold(0, queues, command, (self.time.now_ns(), *verdict));
         }
         self.end_by(verdict);

@@ -112,6 +112,12 @@ impl Controller {
         Some(begun.of(command.start, bytes))
     }
 
+    /// A command of HMB-I/O of entry `at` of the admin queue was fetched; what is recorded of it, if anything is, once
+    /// its slot has told what it is.
+    pub(crate) fn slot_fetched(&self, at: u16) -> Option<Fetched> {
+        Fetched::begin(self.doorbells.as_deref()?, (0, at), Op::Read)
+    }
+
     /// What a Dataset Management deallocates, the highest first; what touches or overlaps is one.
     #[cold]
     fn deallocated(&self, view: &View, entry: &SubmissionEntry) -> Result<Vec<Span>, IoError> {

@@ -88,6 +88,11 @@ impl Fetched {
         Some(Self { op, offset: 0, bytes: 0, arrival, start })
     }
 
+    /// As another operation: what a command of HMB-I/O is, its slot tells.
+    pub fn known_as(self, op: Op) -> Self {
+        Self { op, ..self }
+    }
+
     /// With its place on the device.
     #[inline]
     pub fn of(self, offset: u64, bytes: u64) -> Self {

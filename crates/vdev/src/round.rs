@@ -249,6 +249,7 @@ impl Controller {
             && entry.opcode == AdminOpcode::HmbIo as u8
             && let Some(drive) = self.hmb_io_drive()
         {
+            command.recorded = self.slot_fetched(at);
             self.take_hmb_io(drive, queues, command, &verdict);
             return true;
         }

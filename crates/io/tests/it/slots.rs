@@ -1,7 +1,7 @@
 //! Urgent requests by slots of HMB-I/O, from a handle to a virtual drive and back.
 
 use nvmed_engine::nvme::{NvmeEngine, NvmeOptions};
-use nvmed_engine::{Command, QueueFault, Segment, Transfer, UrgentPath};
+use nvmed_engine::{Command, Engine, QueueFault, Segment, Transfer, UrgentPath, recorded};
 use nvmed_flash::{ArrayProfile, BlockKind, Medium, Profile, Rate, TranslationProfile};
 use nvmed_io::caller::{self, Urgency};
 use nvmed_io::{
@@ -9,6 +9,7 @@ use nvmed_io::{
     Ticket,
 };
 use nvmed_nvme::{AdminOpcode, DriveLog, FeatureId, LogPage, Status};
+use nvmed_stamps::{Op, Probe, Reader, Stamped, Stamps};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{DeviceAddress, Lba};
 use nvmed_vdev::{Clock, Controller, ControllerConfig, FaultPlan, HostMemoryConfig, InProcess, Media};
@@ -30,6 +31,10 @@ struct Host {
 }
 
 fn host(clock: Clock, hmb_io_slots: u16, faults: &str) -> Host {
+    host_recorded(clock, hmb_io_slots, faults, None)
+}
+
+fn host_recorded(clock: Clock, hmb_io_slots: u16, faults: &str, stamps: Option<&Arc<Stamps>>) -> Host {
     let block = BlockKind { per_plane: 64, pages: 32, read_ns: vec![40_000], ..BlockKind::default() };
     let array = ArrayProfile {
         capacity_bytes: BYTES,
@@ -51,12 +56,16 @@ fn host(clock: Clock, hmb_io_slots: u16, faults: &str) -> Host {
         }),
         hmb_io_slots: 16,
         faults: FaultPlan::parse(faults).unwrap(),
+        stamps: stamps.cloned(),
         ..ControllerConfig::default()
     };
     let controller = Controller::new(config, Media::ram(BYTES, Pages::Base).unwrap());
     let options = NvmeOptions { hmb_io_slots, ..NvmeOptions::default() };
     let engine = NvmeEngine::open_with(Arc::new(InProcess::new(controller).unwrap()), options).unwrap();
-    let device = Device::open(Arc::new(engine), DeviceOptions { queues: 1, depth: 64 }).unwrap();
+    let engine: Arc<dyn Engine> = Arc::new(engine);
+    let engine = stamps.map(|stamps| recorded(Arc::clone(&engine), stamps)).unwrap_or(engine);
+    let device = Device::open(engine, DeviceOptions { queues: 1, depth: 64 }).unwrap();
+    stamps.iter().for_each(|stamps| device.record(stamps));
     let memory = Arc::new(Mapping::anonymous(BYTES as usize, Pages::Base).unwrap());
     let address = device.map(Arc::clone(&memory)).unwrap();
     let handle = device.handle(Binding::Queue(0));
@@ -307,4 +316,44 @@ fn threads_that_are_urgent_others_and_the_admin_queue_do_not_meet() {
     });
     let log = host.log();
     assert!(log.hmb_io_reads > 0 && log.hmb_io_writes > 0 && log.hmb_io_errors == 0, "{log:?}");
+}
+
+/// What goes by slots is recorded as what it is at each probe, each within the one above: the device's from the doorbell
+/// of the admin queue on. Other commands of that queue have no place on the device, nor have those that it refuses.
+#[test]
+fn what_goes_by_slots_is_recorded_at_each_probe() {
+    for clock in CLOCKS {
+        let stamps = Arc::new(Stamps::create(&Probe::ALL, 4096).unwrap().0);
+        let mut reader = Reader::new(Arc::clone(&stamps));
+        let host = host_recorded(clock, 8, "", Some(&stamps));
+        host.number_pages(0..4);
+        let mut drained = || {
+            let mut seen = [const { Vec::<Stamped>::new() }; 3];
+            let drained =
+                reader.drain(usize::MAX, &mut |probe, _, request| seen[probe as usize].push(*request));
+            assert_eq!((drained.malformed, reader.lost()), (0, 0));
+            seen
+        };
+        drained();
+        let slots = host.log().hmb_io_slots;
+        urgently(|| {
+            host.handle.read(Lba(9), &host.at(0, 1536)).unwrap();
+            host.handle.write(Lba(16), &host.at(0, 4096), false).unwrap();
+            host.handle.write(Lba(24), &host.at(0, 4096), true).unwrap();
+        });
+        assert!(slots > 0 && host.log().hmb_io_writes == 2, "{clock:?}: by slots");
+        let seen = drained();
+        let want =
+            [(Op::Read, 9 * 512, 1536), (Op::Write, 2 * PAGE, PAGE), (Op::DurableWrite, 3 * PAGE, PAGE)];
+        for requests in &seen {
+            let places: Vec<_> = requests.iter().map(|one| (one.op, one.offset, one.bytes)).collect();
+            assert_eq!(places, want, "{clock:?}");
+        }
+        let [handle, queue, device] = &seen;
+        for (inner, outer) in device.iter().zip(queue).chain(queue.iter().zip(handle)) {
+            let is_in_order = inner.arrival <= inner.start && inner.start < inner.finish;
+            assert!(is_in_order && outer.arrival <= inner.arrival, "{clock:?}: {inner:?} of {outer:?}");
+            assert!(inner.finish <= outer.finish && !inner.has_failed, "{clock:?}: {inner:?} of {outer:?}");
+        }
+    }
 }
