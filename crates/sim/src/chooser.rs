@@ -41,7 +41,7 @@ impl Chooser {
         self.held = 0;
     }
 
-    fn serial(&mut self) -> u64 {
+    pub(crate) fn serial(&mut self) -> u64 {
         self.serial += 1;
         self.serial
     }

@@ -4,7 +4,7 @@ use crate::coverage::{self, Coverage};
 use crate::model::Model;
 use crate::mount::mount;
 use crate::operation::Step;
-use crate::rare::{Marks, RareStates};
+use crate::rare::{Marks, Rare, RareStates};
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::{OWN, Survey};
@@ -159,6 +159,7 @@ pub fn examine_all(
     let mut tally = Tally::default();
     let mut walk = Walk::new(recording);
     let offset = Dice::of(&[seed, 0x0ff]).roll(plan.stride);
+    let is_tails = recording.setting.rare == Rare::Tails;
     for (number, &event) in (1..).zip(&recording.trace.events) {
         walk.begin(number);
         let marks = recording.marks.get(walk.at).copied().unwrap_or_else(Marks::default);
@@ -169,7 +170,8 @@ pub fn examine_all(
         let at = event.command() as u64 + 1;
         let wanted = match plan.only {
             Some((cut, _)) => cut == number,
-            None => at % plan.stride == offset || coverage::is_rare(&columns),
+            // What is rare shows between few commands: all of them are examined.
+            None => at % plan.stride == offset || coverage::is_rare(&columns) || is_tails,
         };
         let outcomes = match event {
             Event::Completed(_) if walk.media.has_cached() => plan.outcomes,

@@ -1,8 +1,9 @@
 //! Workloads in which something rare happens: a checkpoint of several steps, growth of the metadata region, a log
 //! that goes round, a full device. What must be there before is made here; the states of each are counted.
 
+use crate::content::Content;
 use crate::operation::{BALLAST, Op};
-use crate::recording::{Session, full};
+use crate::recording::{MEMORY, Session, full};
 use nvmed_fs::Allocate;
 use nvmed_kv::Stats;
 
@@ -26,6 +27,8 @@ const RING_LEFT: u64 = 5;
 const DATA_LEFT: u64 = 5;
 /// Bytes of log that are left before a checkpoint of several steps begins, about.
 const STEPS_LEFT: u64 = 9000;
+/// Bytes of a file before it grows within its last block: no record holds so many.
+const TAIL_BEGINS: u64 = 5000;
 /// Operations that bring something close at most.
 const APPROACH_MAX: u64 = 1000;
 /// The log is an eighth of the region that was formatted.
@@ -47,6 +50,8 @@ pub enum Rare {
     /// No file has data, so that nothing but checkpoints sends a flush: what they leave in the device's cache
     /// stays there while the log goes round.
     Dry,
+    /// On memory: a file grows within its last block and is written back, again and again, and nobody syncs it.
+    Tails,
 }
 
 impl Rare {
@@ -58,6 +63,8 @@ impl Rare {
             1 => Self::Full,
             2 => Self::Wrap,
             4 => Self::Dry,
+            // Blocks have write-backs enough by chance.
+            5 if seed >= MEMORY => Self::Tails,
             3 if seed % GROWTH_EVERY == 3 => Self::Growth,
             _ => Self::Nothing,
         }
@@ -155,7 +162,7 @@ impl Session {
     pub fn prepare(&mut self, rare: Rare) -> Result<(), String> {
         match rare {
             Rare::Nothing => return Ok(()),
-            Rare::Steps | Rare::Growth | Rare::Wrap | Rare::Full | Rare::Dry => {
+            Rare::Steps | Rare::Growth | Rare::Wrap | Rare::Full | Rare::Dry | Rare::Tails => {
                 self.perform(Op::Mkdir { path: BALLAST.to_owned() }, &full)?;
             }
         }
@@ -171,6 +178,11 @@ impl Session {
             }
             Rare::Growth => self.fill_tree(),
             Rare::Full => self.fill_device(),
+            Rare::Tails => {
+                let op = self.append(TAIL_BEGINS);
+                self.perform(op, &full)?;
+                self.perform(Op::Sync, &full).map(drop)
+            }
             Rare::Wrap | Rare::Dry | Rare::Nothing => Ok(()),
         }
     }
@@ -183,7 +195,7 @@ impl Session {
         match rare {
             Rare::Steps => self.approach_steps(),
             Rare::Wrap => self.approach_wrap(),
-            Rare::Nothing | Rare::Growth | Rare::Full | Rare::Dry => Ok(()),
+            Rare::Nothing | Rare::Growth | Rare::Full | Rare::Dry | Rare::Tails => Ok(()),
         }
     }
 
@@ -231,11 +243,21 @@ impl Session {
             Rare::Full => self.fill(1 + attribute),
             Rare::Dry if attribute.is_multiple_of(2) => Some(Op::SyncDirectory { path: String::new() }),
             Rare::Dry => Some(self.attribute(0, attribute % 4, value(LONG_BYTES - attribute as usize * 8))),
+            Rare::Tails if attribute.is_multiple_of(2) => Some(Op::Age),
+            Rare::Tails => Some(self.append(1 + attribute % 300)),
             Rare::Nothing => None,
         }
         .filter(|op| {
-            op.path().is_some_and(|path| path.is_empty() || self.model.shape().names.contains_key(path))
+            op.path().is_none_or(|path| path.is_empty() || self.model.shape().names.contains_key(path))
         })
+    }
+
+    /// `len` bytes more for the first file of the ballast.
+    fn append(&mut self, len: u64) -> Op {
+        let path = format!("{BALLAST}/0");
+        let ino = self.model.shape().at(&path).map_or(0, |(ino, _)| ino);
+        let at = self.model.file(ino).map_or(0, Content::size);
+        Op::Write { path, at, len, serial: self.serial(), append: true, sync: None }
     }
 
     fn attribute(&self, file: u64, number: u64, value: Vec<u8>) -> Op {

@@ -190,6 +190,11 @@ impl Session {
         self.perform(op, bears)
     }
 
+    /// Of the next write.
+    pub(crate) fn serial(&mut self) -> u64 {
+        self.chooser.serial()
+    }
+
     /// A number below `sides`.
     pub fn roll(&mut self, sides: u64) -> u64 {
         self.dice.roll(sides)
@@ -221,7 +226,11 @@ impl Session {
 
     /// One operation as [`Session::step`], or one that the rare thing wants.
     fn step_towards(&mut self, rare: Rare, number: u64) -> Result<Step, String> {
-        let due = rare == Rare::Dry || number.is_multiple_of(PUSH_EVERY);
+        let due = match rare {
+            Rare::Dry => true,
+            Rare::Tails => !number.is_multiple_of(PUSH_EVERY),
+            _ => number.is_multiple_of(PUSH_EVERY),
+        };
         match self.push(rare).filter(|_| due) {
             Some(op) => self.perform(op, &full),
             None => self.step(&full),
