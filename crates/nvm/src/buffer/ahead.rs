@@ -1,6 +1,7 @@
 //! What comes ahead of readers: frames that follow a use, in the order of the medium or of the object that has it.
 
 use super::frames::Removal;
+use super::model::PAGE_BYTES;
 use super::streams::{Limits, Space, Use};
 use super::{Below, Buffer, Inner, Prefetch};
 use core::ops::Range;
@@ -33,7 +34,15 @@ impl Buffer {
         for (space, range) in followed.passed {
             self.pass(inner, space, range);
         }
-        followed.stream.map_or(Ok(()), |stream| self.advance(inner, below, stream))
+        followed.stream.map_or(Ok(()), |stream| self.advance(inner, below, stream))?;
+        // This use may have made the place that others wait for.
+        while let Some(stream) = inner.streams.held_up() {
+            self.advance(inner, below, stream)?;
+            if inner.streams.held_up() == Some(stream) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Where a use is, in the object that has it or on the medium.
@@ -71,11 +80,12 @@ impl Buffer {
     }
 
     /// A reader has left a range behind: its frames leave before all others, unless somebody uses them again. A frame
-    /// with a part of something else stays, for who reads that.
+    /// with a part of something else stays, for who reads that, as does one that somebody else needs soon.
     fn pass(&self, inner: &mut Inner, space: Space, range: Range<u64>) {
         for (_, span) in self.spans(inner, space, range) {
             for frame in self.frames.within(span) {
-                if inner.passed.len() < self.frames_max && self.frames.is_resident(frame) {
+                let can_go = inner.passed.len() < self.frames_max && self.frames.is_resident(frame);
+                if can_go && !self.is_needed(inner, frame) {
                     self.frames.cool(frame);
                     inner.passed.push(frame);
                 }
@@ -83,11 +93,21 @@ impl Buffer {
         }
     }
 
-    /// Has frames begin to come ahead of a stream, as far as it may be ahead.
+    /// Has frames come ahead of a stream, as far as it may be ahead.
     ///
     /// # Errors
     /// As [`Buffer::used`].
     pub(super) fn advance(&self, inner: &mut Inner, below: Below<'_>, stream: usize) -> Result<(), Status> {
+        let is_held_up = !self.want(inner, below, stream)?;
+        inner.streams.set_held_up(stream, is_held_up);
+        self.bring_wanted(inner, below)
+    }
+
+    /// Notes the frames that come ahead of a stream now; false where more are noted than have places.
+    ///
+    /// # Errors
+    /// As [`Buffer::used`].
+    fn want(&self, inner: &mut Inner, below: Below<'_>, stream: usize) -> Result<bool, Status> {
         let frame_bytes = self.frames.span(0).bytes;
         let frames = self.frames_max as u64;
         // A part stays for what nobody has said anything of, and for what nobody has seen coming.
@@ -102,18 +122,61 @@ impl Buffer {
         for (position, span) in self.spans(inner, space, range) {
             for (frame, part) in self.frames.of(span) {
                 if !self.frames.is_resident(frame) && !inner.coming.contains_key(&frame) {
-                    // Nobody waits so that others' frames can begin to come.
-                    let has_room = inner.model.has_room() && self.has_budget(inner, below, budget)?;
-                    if !has_room || !self.begin(inner, below, frame, false, true)? {
-                        return Ok(());
+                    if !self.has_budget(inner, below, budget)? {
+                        return Ok(false);
                     }
-                    let uses = inner.streams.uses();
-                    inner.unused.push_back((frame, uses));
+                    inner.wanted.push(frame);
                 }
                 inner.streams.brought(stream, position + (part.end() - span.offset));
             }
         }
+        Ok(true)
+    }
+
+    /// Has frames that are to come ahead begin to come, as many as the medium brings at once.
+    ///
+    /// # Errors
+    /// As [`Buffer::used`].
+    pub(super) fn bring_wanted(&self, inner: &mut Inner, below: Below<'_>) -> Result<(), Status> {
+        while inner.model.has_room_ahead()
+            && let Some(frame) = inner.wanted.pop()
+        {
+            if self.frames.is_resident(frame) || inner.coming.contains_key(&frame) {
+                continue;
+            }
+            if !self.begin(inner, below, frame, false, true)? {
+                inner.wanted.push_first(frame);
+                break;
+            }
+        }
         Ok(())
+    }
+
+    /// Whether somebody has said that he needs something of a frame soon, and has not read it yet. A hint that nobody
+    /// follows is of no use after as many first uses as there are frames: in their order all would have left by then.
+    pub(super) fn is_needed(&self, inner: &Inner, frame: u64) -> bool {
+        if !inner.streams.has_needs() {
+            return false;
+        }
+        let uses = self.frames_max as u64;
+        let span = self.frames.span(frame);
+        if inner.streams.needs(Space::Medium, &(span.offset..span.end()), uses) {
+            return true;
+        }
+        let mut at = span.offset;
+        while at < span.end() {
+            let Some(found) = inner.objects.find(at) else {
+                at += PAGE_BYTES;
+                continue;
+            };
+            let end = found.end.min(span.end());
+            let part = found.position..found.position + (end - at);
+            if inner.streams.needs(Space::Object(found.object), &part, uses) {
+                return true;
+            }
+            at = end;
+        }
+        false
     }
 
     /// Whether one more frame may come ahead where `budget` may: of those that came and were not used, the ones that
@@ -142,11 +205,11 @@ impl Buffer {
         Ok(self.unused_ahead(inner) < budget)
     }
 
-    /// How many frames came ahead, or are coming, and nobody has used.
+    /// How many frames came ahead, are coming, or will, and nobody has used.
     fn unused_ahead(&self, inner: &Inner) -> u64 {
         let stats = &inner.model.stats;
         let gone = self.used_ahead.load(Ordering::Relaxed) + stats.wasted_ahead;
-        stats.fills_ahead.saturating_sub(gone)
+        stats.fills_ahead.saturating_sub(gone) + inner.wanted.len() as u64
     }
 
     /// Has the other frames of a request begin to come, since it will wait for each of them.
@@ -163,7 +226,9 @@ impl Buffer {
             if self.frames.is_resident(frame) || inner.coming.contains_key(&frame) {
                 continue;
             }
-            if !inner.model.has_room() || !self.begin(inner, below, frame, false, false)? {
+            // Nobody waits so that others' frames can begin to come.
+            let is_wanted = inner.model.has_room() && inner.wanted.take(frame);
+            if !inner.model.has_room() || !self.begin(inner, below, frame, false, is_wanted)? {
                 break;
             }
         }

@@ -147,6 +147,11 @@ impl Frames {
         self.word(frame).load(Ordering::Acquire) & (RESIDENT | AHEAD) == RESIDENT | AHEAD
     }
 
+    /// Whether it was used since the hand of the clock passed.
+    pub(crate) fn is_used(&self, frame: u64) -> bool {
+        self.word(frame).load(Ordering::Acquire) & USED != 0
+    }
+
     /// Whether it is being discarded.
     pub(crate) fn is_closed(&self, frame: u64) -> bool {
         self.word(frame).load(Ordering::Acquire) & CLOSED != 0

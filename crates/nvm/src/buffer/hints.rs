@@ -132,6 +132,7 @@ impl Buffer {
         if !self.takes_hints() {
             return Ok(());
         }
+        self.receive(inner, below);
         match inner.streams.tell(space, range, hint) {
             Some(stream) => self.advance(inner, below, stream),
             None => Ok(()),

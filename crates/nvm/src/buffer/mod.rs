@@ -12,6 +12,7 @@ mod stats;
 mod streams;
 mod taken;
 mod views;
+mod wanted;
 mod write_log;
 
 pub use hints::{Hint, Prefetch};
@@ -37,9 +38,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use streams::Streams;
 use taken::Taken;
+use wanted::Wanted;
 
 /// Rounds of the clock's hand without a frame that can go, after which the caller lets others run.
 const ROUNDS: usize = 2;
+
+/// Frames that the hand spares at once, since somebody has said that he needs them soon: a look at each takes time, and
+/// where nearly all are needed one of them has to go.
+const SPARED_MAX: usize = 64;
 
 /// How often all frames of a range are looked for before others, who bring theirs, have won.
 const PIN_ATTEMPTS: usize = 1000;
@@ -54,6 +60,8 @@ struct Inner {
     hand: usize,
     /// Frames that are on their way, and whether they come ahead of who asks for them.
     coming: HashMap<u64, bool>,
+    /// Frames that will come ahead.
+    wanted: Wanted,
     /// Of whom frames come ahead.
     streams: Streams,
     /// Where objects lie.
@@ -144,6 +152,7 @@ impl Buffer {
                 taken: Taken::default(),
                 hand: 0,
                 coming: HashMap::new(),
+                wanted: Wanted::default(),
                 streams: Streams::default(),
                 objects: Objects::default(),
                 unused: VecDeque::new(),
@@ -251,7 +260,7 @@ impl Buffer {
             return ragged(span);
         }
         let all = self.span_of(&whole);
-        let inner = self.close(&whole);
+        let inner = self.close((medium, note), &whole);
         self.drop_frames(inner, &whole, || medium.zero(all, release))?;
         ragged(Span { offset: span.offset, bytes: all.offset - span.offset })?;
         ragged(Span { offset: all.end(), bytes: span.end() - all.end() })
@@ -280,7 +289,9 @@ impl Buffer {
     fn met(&self, below: Below<'_>, span: Span) {
         self.used_ahead.fetch_add(1, Ordering::Relaxed);
         // That what follows cannot come is for who asks for it.
-        let _ = self.used(&mut self.inner.lock(), below, (span, false));
+        let inner = &mut *self.inner.lock();
+        self.receive(inner, below);
+        let _ = self.used(inner, below, (span, false));
     }
 
     /// Pins a range until [`Buffer::unpin`].

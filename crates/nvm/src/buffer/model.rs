@@ -16,6 +16,11 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 const LOGGED_BYTES: u64 = LINE_BYTES + 8;
 /// Pages of which programs are counted together: wear a MiB.
 const WEAR_PAGES: u64 = 256;
+/// Bytes of fills ahead that the medium has under way at once: several times what a fast link moves while cells are
+/// read. More would be served by dies as they are free, what is needed last before what is needed first.
+const AHEAD_BYTES: u64 = 1 << 20;
+/// How many these are at least, where one is large.
+const AHEAD_MIN: usize = 4;
 
 /// What a command is for.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +39,9 @@ pub(crate) struct Model {
     jobs: Vec<Option<Job>>,
     /// Frames that arrived while somebody waited for something else.
     met: Vec<(u64, bool)>,
+    /// Fills ahead that are under way, and how many may be.
+    ahead_under_way: usize,
+    ahead_max: usize,
     /// Of a clock that is waited for: its zero.
     begun: Option<Instant>,
     /// Of a virtual clock; of the other one what it had at its zero.
@@ -67,6 +75,8 @@ impl Model {
         Ok(Self {
             jobs: vec![None; tickets],
             met: Vec::new(),
+            ahead_under_way: 0,
+            ahead_max: ((AHEAD_BYTES / profile.fill_bytes) as usize).max(AHEAD_MIN),
             begun: (options.clock == BufferClock::Waited).then(Instant::now),
             now_ns: flash.now(),
             filled_ns: flash.now(),
@@ -110,8 +120,9 @@ impl Model {
     pub(crate) fn arrived(&mut self) -> Option<(u64, bool)> {
         let now = self.now();
         while self.met.is_empty() {
-            let done = self.flash.advance(now)?;
-            self.finish(done.ticket);
+            if !self.advance(now) {
+                return None;
+            }
         }
         self.met.pop()
     }
@@ -143,29 +154,47 @@ impl Model {
         while !self.flash.takes(false) {
             // What is written home is not waited for, as long as the medium keeps up.
             std::thread::sleep(self.until_next());
-            let now = self.now();
-            if let Some(done) = self.flash.advance(now) {
-                self.finish(done.ticket);
-            }
+            self.advance(self.now());
         }
+        self.send(self.now(), kind, span, job)
+    }
+
+    /// A command, for which there is room, arrives at the medium.
+    fn send(&mut self, time: u64, kind: Kind, span: Span, job: Job) -> Ticket {
         let command = Command { kind, start: span.offset, bytes: span.bytes, urgent: false };
-        let ticket = self.flash.arrive(self.now(), &command);
+        let ticket = self.flash.arrive(time, &command);
+        self.ahead_under_way += usize::from(matches!(job, Job::Fill(_, true)));
         self.jobs[ticket.0 as usize] = Some(job);
         ticket
     }
 
-    /// A command is done; the arrival of a frame is kept for [`Model::arrived`].
-    fn finish(&mut self, ticket: Ticket) {
-        if let Some(Job::Fill(frame, ahead)) = self.jobs[ticket.0 as usize].take() {
+    /// Has happen what is due, up to the next command that is done; false where none is done until `until`. The arrival
+    /// of a frame is kept for [`Model::arrived`].
+    fn advance(&mut self, until: u64) -> bool {
+        let Some(done) = self.flash.advance(until) else { return false };
+        if let Some(Job::Fill(frame, ahead)) = self.jobs[done.ticket.0 as usize].take() {
             self.met.push((frame, ahead));
+            self.ahead_under_way -= usize::from(ahead);
         }
+        true
+    }
+
+    /// Whether one more frame may begin to come ahead.
+    pub(crate) fn has_room_ahead(&self) -> bool {
+        self.ahead_under_way < self.ahead_max && self.flash.takes(false)
     }
 
     /// Begins to bring a frame, for somebody who waits or ahead of him.
     pub(crate) fn fill(&mut self, frame: u64, span: Span, ahead: bool) {
         self.stats.fills += u64::from(!ahead);
         self.stats.fills_ahead += u64::from(ahead);
-        let _ = self.begin(Kind::Read, span, Job::Fill(frame, ahead));
+        let job = Job::Fill(frame, ahead);
+        if ahead && self.flash.takes(false) {
+            // In the place of another one, at the time when that was done, whenever somebody looks.
+            let _ = self.send(self.flash.now(), Kind::Read, span, job);
+        } else {
+            let _ = self.begin(Kind::Read, span, job);
+        }
     }
 
     /// Lines of a page leave their frame: they wait in the log, or are programmed where there is none. `more` takes
@@ -199,10 +228,7 @@ impl Model {
         let ticket = self.begin(Kind::Flush, Span { offset: 0, bytes: 0 }, Job::Other);
         while self.jobs[ticket.0 as usize].is_some() {
             std::thread::sleep(self.until_next());
-            let now = self.now();
-            if let Some(done) = self.flash.advance(now) {
-                self.finish(done.ticket);
-            }
+            self.advance(self.now());
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::frames::Removal;
 use super::model::{LINE_BYTES, PAGE_BYTES, runs};
-use super::{Asked, Below, Buffer, Inner, Note, ROUNDS};
+use super::{Asked, Below, Buffer, Inner, Note, ROUNDS, SPARED_MAX};
 use crate::instructions;
 use crate::medium::Medium;
 use crate::record::What;
@@ -28,16 +28,18 @@ impl Buffer {
         loop {
             let mut guard = self.inner.lock();
             let inner = &mut *guard;
-            self.receive(inner);
+            self.receive(inner, below);
             let is_closed = self.frames.is_closed(frame);
             if self.frames.is_resident(frame) && !is_closed {
                 inner.model.waited(since);
                 return Ok(());
             }
-            let coming = inner.coming.get(&frame).copied();
+            let is_wanted = !covered && !is_closed && inner.wanted.take(frame);
+            let coming = if is_wanted { Some(true) } else { inner.coming.get(&frame).copied() };
+            let is_under_way = coming.is_some() && !is_wanted;
             let wait = if is_closed {
                 None
-            } else if coming.is_none() && !self.begin(inner, below, frame, covered, false)? {
+            } else if !is_under_way && !self.begin(inner, below, frame, covered, is_wanted)? {
                 // Every frame has a pin, or is on its way.
                 inner.until_arrival()
             } else if covered && self.frames.is_resident(frame) {
@@ -56,19 +58,21 @@ impl Buffer {
 
     /// Somebody begins to wait for a frame that he has had begun, or that was on its way (`coming`: ahead, or not).
     fn asked(&self, inner: &mut Inner, below: Below<'_>, span: Span, coming: Option<bool>) {
+        inner.model.stats.late_ahead += u64::from(coming == Some(true));
         // That what follows, or the rest of the request, cannot come is for who asks for it.
         let _ = self.bring_request(inner, below, span);
-        inner.model.stats.late_ahead += u64::from(coming == Some(true));
         if coming != Some(false) {
             let _ = self.used(inner, below, (span, coming.is_none()));
         }
     }
 
-    /// Frames that have arrived by now can be used.
-    pub(super) fn receive(&self, inner: &mut Inner) {
+    /// Frames that have arrived by now can be used; others, which come ahead, begin to come in their place.
+    pub(super) fn receive(&self, inner: &mut Inner, below: Below<'_>) {
         while let Some((frame, ahead)) = inner.model.arrived() {
             inner.coming.remove(&frame);
             self.frames.arrived(frame, ahead);
+            // That what comes ahead cannot come is for who asks for it.
+            let _ = self.bring_wanted(inner, below);
         }
     }
 
@@ -102,6 +106,9 @@ impl Buffer {
         } else {
             inner.coming.insert(frame, ahead);
             inner.model.fill(frame, span, ahead);
+            if ahead {
+                inner.unused.push_back((frame, inner.streams.uses()));
+            }
         }
         Ok(true)
     }
@@ -128,15 +135,23 @@ impl Buffer {
     fn make_place(&self, inner: &mut Inner, medium: &Medium, note: Note<'_>) -> Result<bool, Status> {
         while let Some(frame) = inner.passed.pop() {
             let Some(index) = inner.taken.position(frame) else { continue };
-            // What was used since is spared.
+            // What was used since is spared, and what somebody else has said that he needs.
+            if self.is_needed(inner, frame) {
+                continue;
+            }
             if let Removal::Gone { wasted } = self.try_remove(frame) {
                 self.remove(inner, (medium, note), index, wasted)?;
                 return Ok(true);
             }
         }
-        for _ in 0..ROUNDS * inner.taken.len() {
+        let mut spared = 0;
+        for _ in 0..ROUNDS * inner.taken.len() + SPARED_MAX {
             inner.hand = (inner.hand + 1) % inner.taken.len();
             let frame = inner.taken[inner.hand];
+            if spared < SPARED_MAX && !self.frames.is_used(frame) && self.is_needed(inner, frame) {
+                spared += 1;
+                continue;
+            }
             if let Removal::Gone { wasted } = self.try_remove(frame) {
                 let index = inner.hand;
                 self.remove(inner, (medium, note), index, wasted)?;
@@ -287,10 +302,10 @@ impl Buffer {
     }
 
     /// Keeps new pins from the frames of a range that is to be discarded, and waits for those that are there.
-    pub(super) fn close(&self, range: &Range<u64>) -> MutexGuard<'_, Inner> {
+    pub(super) fn close(&self, below: Below<'_>, range: &Range<u64>) -> MutexGuard<'_, Inner> {
         loop {
             let mut inner = self.inner.lock();
-            self.receive(&mut inner);
+            self.receive(&mut inner, below);
             let mut is_free = true;
             for &frame in inner.taken.iter().filter(|frame| range.contains(frame)) {
                 self.frames.close(frame);

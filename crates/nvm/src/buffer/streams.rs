@@ -78,8 +78,16 @@ struct Stream {
     is_followed: bool,
     /// It began with the first byte of an object.
     is_first: bool,
+    /// Frames of it had no place when they were to come.
+    is_held_up: bool,
     /// The number of its last use.
     last_use: u64,
+}
+
+impl Stream {
+    fn is_needed(&self) -> bool {
+        self.why == Why::Told(Hint::WillNeed)
+    }
 }
 
 /// What follows from a use.
@@ -98,6 +106,8 @@ pub(super) struct Streams {
     /// What was read last of ranges that are read to their end: left behind with the next use of something else.
     ends: Vec<(Space, Range<u64>)>,
     uses: u64,
+    /// The last use: of what was on its way it is told twice, when somebody waits and when it has come.
+    last: Option<(Space, u64)>,
 }
 
 impl Streams {
@@ -130,6 +140,7 @@ impl Streams {
             ahead_to: begin,
             is_followed: hint != Hint::Random,
             is_first: false,
+            is_held_up: false,
             last_use: self.uses,
         });
         (hint == Hint::WillNeed).then(|| self.all.len() - 1)
@@ -142,7 +153,8 @@ impl Streams {
 
     /// Something is used for the first time, in a space of `space_bytes` bytes.
     pub(super) fn used(&mut self, now: &Use, space_bytes: u64) -> Followed {
-        self.uses += 1;
+        let is_new = self.last.replace((now.space, now.at)) != Some((now.space, now.at));
+        self.uses += u64::from(is_new);
         let is_over =
             |(space, range): &mut (Space, Range<u64>)| *space != now.space || !range.contains(&now.at);
         let mut passed: Vec<_> = self.ends.extract_if(.., is_over).collect();
@@ -155,14 +167,14 @@ impl Streams {
         }
         stream.last_use = self.uses;
         if now.at >= stream.reach && stream.read_to > stream.request {
-            passed.push((stream.space, stream.request..stream.reach));
+            passed.push((stream.space, stream.request..stream.reach.min(stream.range.end)));
         }
         let goes_on = now.at >= stream.request && now.end > stream.read_to;
         if goes_on || stream.why != Why::Seen && !(stream.request..stream.read_to).contains(&now.at) {
             stream.is_followed |= now.at > stream.request;
             (stream.request, stream.read_to, stream.reach) = (now.at, now.end, now.reach);
             if now.end >= stream.range.end.min(space_bytes) && self.ends.len() < SEEN_MAX {
-                self.ends.push((stream.space, now.at..now.reach));
+                self.ends.push((stream.space, now.at..now.reach.min(stream.range.end)));
             }
         }
         if now.missed && now.at < stream.ahead_to {
@@ -200,6 +212,7 @@ impl Streams {
             ahead_to: now.end,
             is_followed: is_first,
             is_first,
+            is_held_up: false,
             last_use: self.uses,
         };
         let seen = self.all.iter().enumerate().filter(|(_, stream)| stream.why == Why::Seen);
@@ -248,6 +261,35 @@ impl Streams {
     pub(super) fn brought(&mut self, index: usize, to: u64) {
         let stream = &mut self.all[index];
         stream.ahead_to = stream.ahead_to.max(to);
+    }
+
+    /// Whether frames of a stream could not come now, for want of a place.
+    pub(super) fn set_held_up(&mut self, index: usize, is_held_up: bool) {
+        self.all[index].is_held_up = is_held_up;
+    }
+
+    /// The first of those who need something soon and were held up.
+    pub(super) fn held_up(&self) -> Option<usize> {
+        self.all.iter().position(|stream| stream.is_held_up && stream.is_needed())
+    }
+
+    /// Whether something of a range is still to be read, as somebody has said who has read of it, or said so, in the
+    /// last `uses` uses.
+    pub(super) fn needs(&self, space: Space, range: &Range<u64>, uses: u64) -> bool {
+        self.all.iter().any(|stream| {
+            // Who reads now has not come to the later frames of his request yet.
+            let is_to_come = stream.last_use == self.uses && range.start > stream.request;
+            let read_to = if is_to_come { range.start } else { stream.read_to.max(range.start) };
+            stream.is_needed()
+                && stream.space == space
+                && read_to < stream.range.end.min(range.end)
+                && self.uses - stream.last_use < uses
+        })
+    }
+
+    /// Whether anybody has said that he needs something soon.
+    pub(super) fn has_needs(&self) -> bool {
+        self.all.iter().any(Stream::is_needed)
     }
 
     /// Readers that share the frames: who was seen in the last so many uses.

@@ -274,7 +274,7 @@ impl Buffer {
     /// Begins to bring what some fills need, before the first of them is waited for.
     fn begin_fills<'a>(&self, below: (&Medium, Note<'_>), fills: impl Iterator<Item = &'a Fill>) {
         let mut inner = self.inner.lock();
-        self.receive(&mut inner);
+        self.receive(&mut inner, below);
         // What came for the first must not leave for the last.
         let mut room = self.frames_max / 2;
         for fill in fills {

@@ -299,6 +299,48 @@ fn a_right_hint_saves_time_and_a_virtual_clock_repeats() {
     assert_eq!(wrong.wasted_ahead, 30, "{wrong:?}");
 }
 
+/// Records that begin and end within frames, read in an order that is said some records ahead: whatever of a frame was
+/// read for one record, it is there when the next one needs the rest.
+#[test]
+fn what_was_said_to_be_needed_stays_until_it_is_read() {
+    const RECORD: u64 = 10_000;
+    const AHEAD: usize = 6;
+    let memory = buffered(&options(128 << 10, 4096, 0, true));
+    let mut records: Vec<u64> = (0..BYTES / RECORD).collect();
+    let mut dice = Dice::of(&[3]);
+    (1..records.len()).rev().for_each(|left| records.swap(left, dice.index(left + 1)));
+    let say = |record: &u64| memory.advise(record * RECORD, RECORD, Hint::WillNeed).expect("a hint");
+    records.iter().take(AHEAD).for_each(say);
+    for (number, record) in records.iter().enumerate() {
+        records.iter().skip(number + AHEAD).take(1).for_each(say);
+        memory.read(record * RECORD, &mut [0; RECORD as usize]).expect("bytes");
+    }
+    let stats = stats(&memory);
+    assert_eq!((stats.fills, stats.wasted_ahead), (0, 0), "{stats:?}");
+    // Of three or four frames a record, the first and the last may come twice.
+    assert!(stats.fills_ahead < records.len() as u64 * 7 / 2, "{stats:?}");
+}
+
+/// Who reads something waits for a part of what others have said they need, not for all of it.
+#[test]
+fn who_waits_does_not_wait_for_all_that_comes_ahead() {
+    let bytes = 8 << 20;
+    let place = Place::Ram { bytes };
+    let memory = Memory::open(MemoryOptions { place, flush: FlushTo::Process }).expect("memory");
+    // A fill takes the link 16 us.
+    let memory = memory.buffered(&options(bytes, 64 << 10, 0, true)).expect("a buffer");
+    memory.advise(0, 7 << 20, Hint::WillNeed).expect("a hint");
+    memory.read(bytes - PAGE, &mut [0; 4096]).expect("bytes");
+    let waited = stats(&memory);
+    assert!(waited.now_ns < 20 * 16_000, "{waited:?}");
+    for page in 0..(7 << 20) / PAGE {
+        memory.read(page * PAGE, &mut [0; 4096]).expect("bytes");
+    }
+    let all = stats(&memory);
+    assert_eq!((all.fills, all.fills_ahead, all.used_ahead), (1, 112, 112), "{all:?}");
+    assert!(all.now_ns < 114 * 16_000, "{all:?}");
+}
+
 /// Readers by turns, each in order: without a hint, frames come ahead of each as far as it has come.
 #[test]
 fn who_reads_in_order_is_seen_by_address() {
