@@ -1,17 +1,14 @@
 //! Where a file's blocks lie: its extents in memory, in the inode's record, in records of their own.
 
 use crate::blocks::alloc::Run;
+use crate::extent_map::ExtentMap;
 use core::ops::Range;
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent};
 use nvmed_units::{Block, Page};
-use std::collections::BTreeMap;
 
 /// Blocks of the longest extent, 128 MiB: so many bitmap records one extent touches, and a batch has a
 /// limit.
 pub(crate) const EXTENT_BLOCKS_MAX: u32 = 1 << 15;
-
-/// Extents that are looked at one by one: as many as most files have.
-const FEW: usize = 4;
 
 /// What a page of a file lies on, and how far that goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +65,17 @@ impl Whereabouts {
         })
     }
 
+    /// The block of the first of some pages, if it is known that all of them have blocks with data, side by side.
+    #[inline]
+    pub(crate) fn written(&self, pages: Range<Page>) -> Option<Block> {
+        let extent = match &self.fresh {
+            Some(fresh) if fresh.extent.logical <= pages.start => &fresh.extent,
+            _ => self.recorded.as_ref()?.map.up_to(pages.start)?,
+        };
+        let is_whole = pages.end <= extent.logical_end() && extent.flags & EXTENT_UNWRITTEN == 0;
+        is_whole.then(|| extent.physical + (pages.start - extent.logical))
+    }
+
     /// As [`Extents::goal`].
     pub(crate) fn goal(&self, page: Page) -> Option<Block> {
         let fresh = self.fresh.map(|fresh| fresh.extent).filter(|fresh| fresh.logical < page);
@@ -119,10 +127,7 @@ impl Fresh {
 /// The extents of one file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {
-    map: BTreeMap<Page, Extent>,
-    /// All of them, in order, while there are [`FEW`]: a search of the map costs each read and write five times as
-    /// much.
-    few: [Extent; FEW],
+    map: ExtentMap,
     /// Pages at which records of their own have changed.
     touched: Vec<Page>,
     blocks: u64,
@@ -131,18 +136,10 @@ pub(crate) struct Extents {
 impl Extents {
     /// Takes up an extent of the records; whether it lies behind those before.
     pub(crate) fn push(&mut self, extent: Extent) -> bool {
-        let end = self.map.last_key_value().map_or(Page::FIRST, |(_, last)| last.logical_end());
+        let end = self.map.last().map_or(Page::FIRST, Extent::logical_end);
         self.blocks += u64::from(extent.blocks);
-        self.map.insert(extent.logical, extent);
-        self.mirror();
+        self.map.insert(extent);
         extent.logical >= end
-    }
-
-    /// The map has changed.
-    fn mirror(&mut self) {
-        if self.map.len() <= FEW {
-            self.few.iter_mut().zip(self.map.values()).for_each(|(place, extent)| *place = *extent);
-        }
     }
 
     /// How many there are.
@@ -164,7 +161,7 @@ impl Extents {
     pub(crate) fn touched(&mut self, mut tell: impl FnMut(Page, Option<&Extent>)) {
         self.touched.sort_unstable();
         self.touched.dedup();
-        self.touched.iter().for_each(|logical| tell(*logical, self.map.get(logical)));
+        self.touched.iter().for_each(|logical| tell(*logical, self.map.get(*logical)));
     }
 
     /// What has changed is logged.
@@ -172,35 +169,23 @@ impl Extents {
         self.touched.clear();
     }
 
-    /// The last extent that begins at a page or before.
-    #[inline]
-    fn reaching(&self, page: Page) -> Option<&Extent> {
-        match self.few.get(..self.map.len()) {
-            Some(few) => few.iter().rev().find(|extent| extent.logical <= page),
-            None => self.map.range(..=page).next_back().map(|(_, extent)| extent),
-        }
-    }
-
     /// What a page lies on.
     #[inline]
     pub(crate) fn mapping(&self, page: Page) -> BlockMapping {
-        match self.reaching(page) {
+        match self.map.up_to(page) {
             Some(extent) if page < extent.logical_end() => BlockMapping::Block {
                 block: extent.physical + (page - extent.logical),
                 end: extent.logical_end(),
                 unwritten: extent.flags & EXTENT_UNWRITTEN != 0,
             },
-            _ => {
-                let next = self.map.range(page..).next();
-                BlockMapping::Hole { end: next.map_or(Page::END, |(logical, _)| *logical) }
-            }
+            _ => BlockMapping::Hole { end: self.map.from(page).map_or(Page::END, |next| next.logical) },
         }
     }
 
     /// How many pages of a range have a block.
     pub(crate) fn blocks_in(&self, pages: &Range<Page>) -> u64 {
-        let before = self.reaching(pages.start).filter(|extent| extent.logical < pages.start);
-        let inside = self.map.range(pages.clone()).map(|(_, extent)| extent);
+        let before = self.map.up_to(pages.start).filter(|extent| extent.logical < pages.start);
+        let inside = self.map.within(pages.clone());
         let of = |extent: &Extent| extent.logical_end().min(pages.end) - extent.logical.max(pages.start);
         before.filter(|extent| extent.logical_end() > pages.start).into_iter().chain(inside).map(of).sum()
     }
@@ -212,12 +197,12 @@ impl Extents {
 
     /// The block after that of the nearest page before, where the page would best lie.
     pub(crate) fn goal(&self, page: Page) -> Option<Block> {
-        self.map.range(..page).next_back().map(|(_, extent)| extent.physical_end())
+        self.map.before(page).map(Extent::physical_end)
     }
 
     /// The last extent that begins before a page.
     pub(crate) fn last_before(&self, page: Page) -> Option<Extent> {
-        self.map.range(..page).next_back().map(|(_, extent)| *extent)
+        self.map.before(page).copied()
     }
 
     /// Whether anything changed that is not logged yet.
@@ -227,22 +212,20 @@ impl Extents {
 
     /// The first extent with a page in a range.
     pub(crate) fn first_in(&self, pages: &Range<Page>) -> Option<Extent> {
-        let before = self.map.range(..=pages.start).next_back().map(|(_, extent)| *extent);
+        let before = self.map.up_to(pages.start).copied();
         before
             .filter(|extent| extent.logical_end() > pages.start)
-            .or_else(|| self.map.range(pages.start..pages.end).next().map(|(_, extent)| *extent))
+            .or_else(|| self.map.from(pages.start).filter(|next| next.logical < pages.end).copied())
     }
 
     fn put(&mut self, extent: Extent) {
         self.blocks += u64::from(extent.blocks);
         self.touched.push(extent.logical);
-        self.map.insert(extent.logical, extent);
-        self.mirror();
+        self.map.insert(extent);
     }
 
     fn take(&mut self, logical: Page) -> Option<Extent> {
-        let extent = self.map.remove(&logical)?;
-        self.mirror();
+        let extent = self.map.remove(logical)?;
         let rest = self.blocks.checked_sub(extent.blocks.into());
         self.blocks = rest.expect("a file has the blocks of its extents");
         self.touched.push(logical);
@@ -259,9 +242,9 @@ impl Extents {
     pub(crate) fn insert(&mut self, new: Extent) {
         assert!(new.blocks > 0, "an extent of no blocks at page {}", new.logical);
         let mut new = new;
-        let before = self.map.range(..=new.logical).next_back().map(|(_, before)| before);
+        let before = self.map.up_to(new.logical);
         let ends = before.map_or(Page::FIRST, Extent::logical_end);
-        let after = self.map.range(new.logical..).next().map(|(_, after)| *after);
+        let after = self.map.from(new.logical).copied();
         let begins = after.map_or(Page::END, |after| after.logical);
         let is_free = ends <= new.logical && new.logical_end() <= begins;
         assert!(is_free, "a page of {}..{} has a block already", new.logical, new.logical_end());

@@ -28,6 +28,7 @@ mod directory;
 mod end;
 mod error;
 mod extent;
+mod extent_map;
 
 mod file;
 mod filedata;
