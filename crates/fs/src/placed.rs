@@ -57,6 +57,15 @@ impl Placed {
         ask!(self, placement => placement.read_at(inode, stream, into, offset))
     }
 
+    /// Reads all of `into`, where that takes one copy and no more; whether it was read.
+    #[inline]
+    pub(crate) fn read_usual(&self, inode: &Inode, into: &mut [u8], at: ByteOffset) -> bool {
+        match self {
+            Self::Pages(_) => false,
+            Self::InPlace(place) => place.read_usual(inode, into, at),
+        }
+    }
+
     #[inline]
     pub(crate) fn write_at(&self, inode: &Arc<Inode>, from: &[u8], at: ByteOffset) -> Result<usize, FsError> {
         ask!(self, placement => placement.write_at(inode, from, at))

@@ -156,6 +156,15 @@ impl OpenFlags {
         self.0 & others == others
     }
 
+    /// Whether the access mode lets one read, with nothing to look at besides.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn reads_plainly(self) -> bool {
+        let special = Self::PATH.with(Self::DIRECT);
+        // `O_RDONLY` is 0, `O_RDWR` 2.
+        self.0 & (Self::WRITE.0 | special.0) == 0
+    }
+
     /// Whether the access mode lets one read.
     #[must_use]
     pub const fn reads(self) -> bool {

@@ -243,16 +243,16 @@ impl Medium {
         }
     }
 
-    /// The memory of a short range, if it can be copied from at once ([`Image::present`]).
+    /// The memory of a range, if it can be copied from at once ([`Image::present`]).
     #[inline]
     pub(crate) fn present(&self, span: Span) -> Option<&Mapping> {
         match &self.bytes {
             Bytes::File(image) => image.present(span),
-            Bytes::Ram(ram) => Some(&ram.reads),
+            Bytes::Ram(ram) => (span.end() <= ram.bytes).then_some(&ram.reads),
         }
     }
 
-    /// The memory of a short range, if it can be stored to at once, and nobody has to be told of it.
+    /// The memory of a range, if it can be stored to at once, and nobody has to be told of it.
     #[inline]
     pub(crate) fn present_to_store(&self, span: Span) -> Option<&Mapping> {
         match &self.bytes {

@@ -284,13 +284,12 @@ impl Memory {
         })
     }
 
-    /// The memory of a short range, to be read at the range's own offset: none where that takes more than a copy. What
-    /// was copied counts if [`Mapping::is_cut`] says no afterwards.
+    /// The memory of a range, to be read at the range's own offset: none where that takes more than a copy, or is not
+    /// inside. What was copied counts if [`Mapping::is_cut`] says no afterwards.
     #[inline]
     #[must_use]
     pub fn present(&self, at: u64, bytes: usize) -> Option<&Mapping> {
-        let span = self.inside(at, bytes);
-        if self.buffer.is_some() { None } else { self.medium.present(span) }
+        if self.buffer.is_some() { None } else { self.medium.present(Span::new(at, bytes)) }
     }
 
     /// Copies `bytes` bytes at `at` to `to_offset` of `to`.

@@ -14,6 +14,7 @@ const RANGES: usize = 4096;
 const PAGE: usize = 4096;
 
 /// One guarded range; `begin` 0 is a free place, 1 one that is being filled.
+#[derive(Debug)]
 struct Range {
     begin: AtomicUsize,
     end: AtomicUsize,
@@ -30,17 +31,17 @@ static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(core::ptr::null_mut()
 
 /// A place in the table, freed with the value.
 #[derive(Debug)]
-pub(crate) struct Guard(usize);
+pub(crate) struct Guard(&'static Range);
 
 impl Guard {
     /// Guards `[begin, begin + len)`; None when the table is full.
     pub fn new(begin: usize, len: usize) -> Option<Self> {
         let free =
             |range: &Range| range.begin.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        let place = GUARDED.iter().position(free)?;
-        GUARDED[place].cuts.store(0, Ordering::Relaxed);
-        GUARDED[place].end.store(begin + len, Ordering::Release);
-        GUARDED[place].begin.store(begin, Ordering::Release);
+        let place = GUARDED.iter().find(|range| free(range))?;
+        place.cuts.store(0, Ordering::Relaxed);
+        place.end.store(begin + len, Ordering::Release);
+        place.begin.store(begin, Ordering::Release);
         Some(Self(place))
     }
 
@@ -49,13 +50,13 @@ impl Guard {
     pub fn is_cut(&self) -> bool {
         // Pairs with the count before the new page in `on_bus_error`: who has seen that page sees the count.
         fence(Ordering::Acquire);
-        GUARDED[self.0].cuts.load(Ordering::Relaxed) != 0
+        self.0.cuts.load(Ordering::Relaxed) != 0
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        GUARDED[self.0].begin.store(0, Ordering::Release);
+        self.0.begin.store(0, Ordering::Release);
     }
 }
 

@@ -97,27 +97,27 @@ impl InPlace {
         FsError::Device(IoError::Device(DeviceError { operation, lba, status, fault: None }))
     }
 
-    /// Copies bytes at `from` of the medium, which are those at `at` of a file, as they are when nobody stores to them.
+    /// Copies bytes at `from` of the medium, which are those at `at` of a file, [`HELD_BYTES`] at most: those of each
+    /// stripe as they are when nobody stores to it.
     #[inline]
     fn copy_out(&self, inode: &Inode, at: ByteOffset, from: u64, into: &mut [u8]) -> Result<(), Status> {
-        let mut done = 0;
-        while done < into.len() {
-            let position = at + done as u64;
-            let part = ((STRIPE_BYTES - position.0 % STRIPE_BYTES) as usize).min(into.len() - done);
-            let (from, into) = (from + done as u64, &mut into[done..done + part]);
-            let stripe = self.stripes.of(inode.ino, position);
-            if !self.copy_present(stripe, from, into) {
-                self.copy_with_care(stripe, from, into)?;
-            }
-            done += part;
-        }
-        Ok(())
+        let look = self.stripes.look(inode.ino, at..at + into.len() as u64);
+        let memory = self.medium.present(from, into.len());
+        let copied = memory.is_some_and(|memory| {
+            memory.give(from as usize, into);
+            !memory.is_cut()
+        });
+        look.each_spoiled(copied, |stripe, part| {
+            let (start, end) = (at.until(part.start), at.until(part.end));
+            self.copy_with_care(stripe, from + start, &mut into[start as usize..end as usize])
+        })
     }
 
-    /// Copies bytes of a stripe that are there, while nobody stores to it; whether that was so.
+    /// As [`InPlace::copy_out`], where nothing but one copy of one stripe is to be done; whether it was.
     #[inline]
-    fn copy_present(&self, stripe: &Stripe, from: u64, into: &mut [u8]) -> bool {
+    fn copy_usual(&self, inode: &Inode, at: ByteOffset, from: u64, into: &mut [u8]) -> bool {
         let Some(memory) = self.medium.present(from, into.len()) else { return false };
+        let stripe = self.stripes.of(inode.ino, at);
         stripe.copied_once(|| memory.give(from as usize, into)) && !memory.is_cut()
     }
 

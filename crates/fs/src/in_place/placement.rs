@@ -4,6 +4,7 @@ use crate::bytes::{Data, Placement, Short};
 use crate::error::FsError;
 use crate::extent::BlockMapping;
 use crate::filedata::{Growing, Stream};
+use crate::in_place::stripes::{RANGE_BYTES, STRIPE_BYTES};
 use crate::in_place::{InPlace, place};
 use crate::inode::Inode;
 use crate::map::Mappings;
@@ -16,7 +17,7 @@ use nvmed_sys::sync::Arc;
 use nvmed_units::{ByteOffset, Page};
 
 /// Bytes copied while a file's extents are held: who gives it a block, or takes one away, waits no longer.
-const HELD_BYTES: usize = 1 << 20;
+const HELD_BYTES: usize = RANGE_BYTES as usize;
 
 impl Placement for InPlace {
     #[inline]
@@ -200,6 +201,22 @@ impl InPlace {
 }
 
 impl InPlace {
+    /// Reads what takes one copy and no more: bytes inside the file that are one stripe's, in written blocks side by
+    /// side, on memory that is there. False: nothing that was read counts.
+    #[inline]
+    pub(crate) fn read_usual(&self, inode: &Inode, into: &mut [u8], at: ByteOffset) -> bool {
+        let data = &inode.data;
+        let is_inside = at.0 < inode.end().0 && into.len() as u64 <= inode.end().0 - at.0;
+        let is_one_stripe = (at.0 % STRIPE_BYTES).saturating_add(into.len() as u64) <= STRIPE_BYTES;
+        if !is_inside || !is_one_stripe || data.map_written.load(Ordering::Acquire) {
+            return false;
+        }
+        let held = data.extents.read();
+        let pages = at.page()..(at + into.len() as u64).page_end();
+        let Some(block) = held.written(pages) else { return false };
+        self.copy_usual(inode, at, place(block, at.within()), into)
+    }
+
     #[inline]
     fn read_held(&self, inode: &Inode, into: &mut [u8], at: ByteOffset) -> usize {
         let held = inode.data.extents.read();

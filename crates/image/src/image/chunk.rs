@@ -61,8 +61,8 @@ pub(super) fn chunks(span: Span) -> impl Iterator<Item = (u64, u64)> {
 }
 
 impl Image {
-    /// The memory of at most 128 KiB, to be read at its own offset, if all of it is allocated and nothing of the image
-    /// was cut off. What was copied counts if [`Mapping::is_cut`] says no afterwards.
+    /// The memory of a range, to be read at its own offset, if all of it is allocated and nothing of the image was cut
+    /// off. What was copied counts if [`Mapping::is_cut`] says no afterwards.
     #[inline]
     #[must_use]
     pub fn present(&self, span: Span) -> Option<&Mapping> {
@@ -78,9 +78,12 @@ impl Image {
 
     #[inline]
     fn is_present(&self, span: Span, memory: &Mapping) -> bool {
-        let owned = |at| self.state(Chunk::of(at)).load(Ordering::Acquire) == OWNED;
-        let is_short = span.bytes.wrapping_sub(1) < CHUNK_BYTES;
-        is_short && !memory.is_cut() && owned(span.offset) && owned(span.end() - 1)
+        let owned = |chunk| self.state(Chunk(chunk)).load(Ordering::Acquire) == OWNED;
+        let (first, last) = (Chunk::of(span.offset).0, Chunk::of(span.end().wrapping_sub(1)).0);
+        if memory.is_cut() || span.end() > self.bytes() || span.bytes == 0 {
+            return false;
+        }
+        owned(first) && (first == last || (first + 1..=last).all(owned))
     }
 
     /// Notes that a chunk has data throughout, before anything is stored to it. Under `shaping`.
