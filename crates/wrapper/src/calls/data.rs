@@ -137,7 +137,7 @@ pub(crate) fn cut(file: &File, at: At, done: usize, arrived: usize) -> Answer<us
 hook! {
     /// read(2)
     fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
-        on_descriptor(fd, || sys!(SYS_read, fd, buffer, count), |body| {
+        on_descriptor(fd, || sys!(SYS_read, fd, buffer, count), move |body| {
             Ok(read_into(body.file()?, buffer, count, At::Shared)? as isize)
         })
     }
@@ -146,7 +146,7 @@ hook! {
 hook! {
     /// write(2)
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
-        on_descriptor(fd, || sys!(SYS_write, fd, buffer, count), |body| {
+        on_descriptor(fd, || sys!(SYS_write, fd, buffer, count), move |body| {
             Ok(write_from(body.file()?, buffer, count, At::Shared)? as isize)
         })
     }
@@ -155,7 +155,7 @@ hook! {
 hook! {
     /// pread(2)
     fn pread(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t) -> ssize_t {
-        on_descriptor(fd, || sys!(SYS_pread64, fd, buffer, count, at), |body| {
+        on_descriptor(fd, || sys!(SYS_pread64, fd, buffer, count, at), move |body| {
             let start = offset(at)?;
             Ok(read_into(body.file()?, buffer, count, At::Offset(start))? as isize)
         })
@@ -165,7 +165,7 @@ hook! {
 hook! {
     /// pwrite(2)
     fn pwrite(fd: c_int, buffer: *const c_void, count: size_t, at: off_t) -> ssize_t {
-        on_descriptor(fd, || sys!(SYS_pwrite64, fd, buffer, count, at), |body| {
+        on_descriptor(fd, || sys!(SYS_pwrite64, fd, buffer, count, at), move |body| {
             let start = offset(at)?;
             Ok(write_from(body.file()?, buffer, count, At::Offset(start))? as isize)
         })

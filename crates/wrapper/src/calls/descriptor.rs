@@ -271,7 +271,8 @@ pub(crate) fn on_descriptor<R: Reply>(
     if !table::is_ours(fd) {
         return reply(host());
     }
-    guard(|| {
+    // What it needs goes with it: it is run behind a pointer, where a panic is caught.
+    guard(move || {
         mount::count();
         ours(&*table::pin(fd)?)
     })
