@@ -140,6 +140,7 @@ impl Lanes {
     }
 
     /// The first lane, where a session counts what makes no call.
+    #[inline]
     pub fn first(&self) -> Option<&ClientLane> {
         self.lanes[0].get()
     }

@@ -149,6 +149,7 @@ impl Link {
     }
 
     /// Whether calls come through, as far as this process knows.
+    #[inline]
     pub fn is_open(&self) -> bool {
         let here = self.mark.as_ref().is_some_and(|mark| mark.u32(0).load(Ordering::Relaxed) == 1);
         here && !self.ended.load(Ordering::Relaxed)

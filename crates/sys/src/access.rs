@@ -76,7 +76,7 @@ impl Mapping {
     ///
     /// # Panics
     /// As [`Mapping::read`].
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn lend(&self, offset: usize, dst: &mut [u8]) -> bool {
         if !door::is_usual() {
@@ -196,6 +196,19 @@ impl Mapping {
         assert!(offset.is_multiple_of(4), "32-bit word at offset {offset}");
         // SAFETY: as `u16`.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
+    }
+
+    /// `N` atomic 32-bit words side by side from `offset` on.
+    ///
+    /// # Panics
+    /// When one is outside, or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn u32s<const N: usize>(&self, offset: usize) -> [&AtomicU32; N] {
+        assert!(offset.is_multiple_of(4), "32-bit words at offset {offset}");
+        let first = self.at(offset, 4 * N);
+        // SAFETY: as `u32`, of each of the words that `at` has found inside.
+        core::array::from_fn(|index| unsafe { AtomicU32::from_ptr(first.add(4 * index).cast()) })
     }
 
     /// The atomic 64-bit word at `offset`.

@@ -344,7 +344,7 @@ impl Mapping {
         self.base.as_ptr()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(inside, "{len} bytes at {offset} of a mapping of {} bytes", self.len);

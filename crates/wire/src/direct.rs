@@ -2,7 +2,8 @@
 //! (docs/spec/shared.md, "Direct windows").
 
 use crate::view::{Copied, Seen, TRIES, WindowView};
-use crate::window::{ABSENT, ENTRY, PAGE, PLACE, WORDS, ZEROES};
+use crate::window::{ABSENT, ENTRY, OPEN, PAGE, PLACE, WORDS, ZEROES};
+use core::ops::Range;
 use nvmed_sys::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use nvmed_sys::{Mapping, Pages, door};
 use rustix::fd::BorrowedFd;
@@ -10,6 +11,9 @@ use rustix::io::Errno;
 
 /// Pages that are copied in one piece at most, where they lie side by side: 64 KiB.
 const RUN_PAGES: usize = 16;
+
+/// Up to so many pages are looked at one by one: beyond, in larger pieces.
+const FEW_PAGES: u64 = 4;
 
 /// The medium below a mount, mapped to be read: one mapping for all files of a process.
 #[derive(Debug)]
@@ -75,7 +79,93 @@ impl WindowView {
     }
 
     /// As [`WindowView::read`].
+    #[inline(never)]
     pub(crate) fn read_in_place(&self, medium: &MediumView, into: &mut [u8], offset: u64) -> Seen {
+        let bytes = into.len();
+        if self.read_usual(medium, into, offset) {
+            Seen::Bytes(bytes)
+        } else {
+            self.read_runs(medium, into, offset)
+        }
+    }
+
+    /// Reads all of `into`, if its pages lie side by side and have all been told of by one word: that takes one copy,
+    /// however many they are. False: nothing that was read counts.
+    #[inline(always)]
+    fn read_usual(&self, medium: &MediumView, into: &mut [u8], offset: u64) -> bool {
+        let size = self.size_seen();
+        let (first, inside) = (offset / PAGE as u64, (offset % PAGE as u64) as usize);
+        let count = (inside + into.len()).div_ceil(PAGE) as u64;
+        let is_open = self.memory.u32(OPEN).load(Ordering::Relaxed) != 0;
+        let is_inside = offset <= size && into.len() as u64 <= size - offset && first + count <= self.pages;
+        if !is_open || !is_inside || count == 0 {
+            return false;
+        }
+        let Some((word, block)) = self.place(first) else { return false };
+        let pages = first..first + count;
+        if block == ZEROES || !self.is_run(&pages, word, block) || !medium.copy(block, inside, into) {
+            return false;
+        }
+        // Barrier R2, as in `copy_run_once`.
+        fence(Ordering::Acquire);
+        self.have_still(&pages, word) && !medium.is_left() && self.still(size)
+    }
+
+    /// Whether some pages, of which the first is known to, have a word and lie side by side from a block on.
+    #[inline(always)]
+    fn is_run(&self, pages: &Range<u64>, word: u32, block: u32) -> bool {
+        let count = pages.end - pages.start;
+        if count > FEW_PAGES {
+            return self.is_long_run(pages, word, block);
+        }
+        (1..count)
+            .all(|index| self.place(pages.start + index) == Some((word, block.wrapping_add(index as u32))))
+    }
+
+    #[inline(never)]
+    fn is_long_run(&self, pages: &Range<u64>, word: u32, block: u32) -> bool {
+        let is_next = |entry: [&AtomicU32; 2], page: u64| {
+            let place = block.wrapping_add((page - pages.start) as u32);
+            // Barrier R1, as in `place`.
+            entry[0].load(Ordering::Acquire) == word && entry[1].load(Ordering::Relaxed) == place
+        };
+        let mut page = pages.start;
+        while pages.end - page >= RUN_PAGES as u64 {
+            let words: [_; 2 * RUN_PAGES] = self.memory.u32s(WORDS + page as usize * ENTRY);
+            let next = |index: usize| is_next([words[2 * index], words[2 * index + 1]], page + index as u64);
+            if !(0..RUN_PAGES).all(next) {
+                return false;
+            }
+            page += RUN_PAGES as u64;
+        }
+        (page..pages.end).all(|page| is_next(self.memory.u32s(WORDS + page as usize * ENTRY), page))
+    }
+
+    /// Whether some pages have a word still.
+    #[inline(always)]
+    fn have_still(&self, pages: &Range<u64>, word: u32) -> bool {
+        if pages.end - pages.start > FEW_PAGES {
+            return self.have_all_still(pages, word);
+        }
+        pages.clone().all(|page| self.entry(page).load(Ordering::Relaxed) == word)
+    }
+
+    #[inline(never)]
+    fn have_all_still(&self, pages: &Range<u64>, word: u32) -> bool {
+        let mut page = pages.start;
+        while pages.end - page >= RUN_PAGES as u64 {
+            let words: [_; 2 * RUN_PAGES] = self.memory.u32s(WORDS + page as usize * ENTRY);
+            if !(0..RUN_PAGES).all(|index| words[2 * index].load(Ordering::Relaxed) == word) {
+                return false;
+            }
+            page += RUN_PAGES as u64;
+        }
+        (page..pages.end).all(|page| self.entry(page).load(Ordering::Relaxed) == word)
+    }
+
+    /// As [`WindowView::read_in_place`], run by run.
+    #[inline(never)]
+    fn read_runs(&self, medium: &MediumView, into: &mut [u8], offset: u64) -> Seen {
         for _ in 0..TRIES {
             let size = self.size_seen();
             let len = match self.clamp(into.len(), offset, size) {

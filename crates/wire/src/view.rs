@@ -32,7 +32,7 @@ pub enum Seen {
 #[derive(Debug)]
 pub struct WindowView {
     pub(crate) memory: Mapping,
-    pages: u64,
+    pub(crate) pages: u64,
     bytes: Bytes,
 }
 

@@ -56,6 +56,47 @@ fn bytes_are_read_where_the_window_says() {
 }
 
 #[test]
+fn a_run_of_many_pages_is_read_as_they_are_now_whichever_of_them_changes() {
+    let (medium, view) = medium(64);
+    let (window, reads) = window(64, 40 * PAGE, &view);
+    window.tell(0..40, |page| Some((Place::Block(7 + page), 40 - page)));
+    let mut into = vec![0; 40 * PAGE];
+    let mut bytes: Vec<u8> = (7..47).collect();
+    let read_all = |into: &mut [u8], bytes: &[u8]| {
+        into.fill(99);
+        let seen = reads.read(into, 0);
+        assert!(seen != Seen::Bytes(into.len()) || (0..into.len()).all(|at| into[at] == bytes[at / PAGE]));
+        seen
+    };
+    assert_eq!(read_all(&mut into, &bytes), Seen::Bytes(40 * PAGE));
+    for page in [0, 1, 15, 16, 17, 31, 32, 39] {
+        let change = window.begin_change((page * PAGE) as u64..(page * PAGE + 1) as u64);
+        assert_eq!(read_all(&mut into, &bytes), Seen::Missing, "page {page} is changing");
+        bytes[page] += 100;
+        medium.fill((7 + page) * PAGE, PAGE, bytes[page]);
+        change.end();
+        assert_eq!(read_all(&mut into, &bytes), Seen::Bytes(40 * PAGE), "page {page} has changed");
+        // All of them by one change: one word again.
+        window.begin_change(0..40 * PAGE as u64).end();
+        assert_eq!(read_all(&mut into, &bytes), Seen::Bytes(40 * PAGE), "page {page} was one change's");
+    }
+    // One that lies elsewhere, and has the word of the others.
+    for page in [1, 16, 35] {
+        let change = window.begin_change(0..40 * PAGE as u64);
+        drop(change);
+        window.tell(0..40, |at| match at {
+            at if at < page => Some((Place::Block(7 + at), page - at)),
+            at if at == page => Some((Place::Block(3), 1)),
+            at => Some((Place::Block(7 + at), 40 - at)),
+        });
+        window.begin_change(0..40 * PAGE as u64).end();
+        let before = std::mem::replace(&mut bytes[page as usize], 3);
+        assert_eq!(read_all(&mut into, &bytes), Seen::Bytes(40 * PAGE), "page {page} lies elsewhere");
+        bytes[page as usize] = before;
+    }
+}
+
+#[test]
 fn a_write_leaves_a_block_and_takes_zeroes_away() {
     let (medium, view) = medium(16);
     let (window, reads) = window(16, 2 * PAGE, &view);
