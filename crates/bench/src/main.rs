@@ -53,7 +53,7 @@ const GROUPS: &[Group] = &[
     Group { names: &["nvm.commit_4k"], measure: Whole(nvm::commit) },
     Group { names: &["nvm.write_log"], measure: Whole(nvm_buffer::write_log) },
     Group { names: &["nvm.pin_8k", "nvm.pinned_read_8k"], measure: Whole(nvm_buffer::pins) },
-    Group { names: &nvm_files::NAMES, measure: Whole(nvm_files::read) },
+    Group { names: &nvm_files::NAMES, measure: Part(nvm_files::read) },
     Group { names: &[nvm_maps::NAME], measure: Whole(nvm_maps::touches) },
     Group { names: &nvm_views::NAMES, measure: Whole(nvm_views::measure) },
     Group { names: &["io.randread_4k.inline.1"], measure: Whole(requests::inline) },
@@ -144,6 +144,14 @@ fn main() {
     {
         return kept::be_killed(image, seed).unwrap_or_else(|message| {
             eprintln!("nvmed-bench: {image}: {message}");
+            std::process::exit(1);
+        });
+    }
+    if let [first, kind, dir, calls] = &std::env::args().skip(1).collect::<Vec<_>>()[..]
+        && first == steps::INSIDE
+    {
+        return steps::count_inside(kind, dir, calls).unwrap_or_else(|message| {
+            eprintln!("nvmed-bench: {message}");
             std::process::exit(1);
         });
     }

@@ -154,7 +154,8 @@ impl Ours {
         let device = format!("nvm:{}?flush=process", tmpfs.dir.join("disk.img").display());
         let size = device_bytes.to_string();
         run(Command::new(tools()?.join("nvmed")).args(["format", &device, "--size", &size]))?;
-        Self::placed(tmpfs, None, 1 << 20, &format!("storage_dev = {device}\nwriteback_seconds = 0\n"))
+        // Nothing is cached; of a shared mount it is how many windows there can be.
+        Self::placed(tmpfs, None, 16 << 20, &format!("storage_dev = {device}\nwriteback_seconds = 0\n"))
     }
 
     /// Formats a zram disk of `device_bytes`, which is used by io_uring as any block device is. But for the size of the

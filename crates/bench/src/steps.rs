@@ -1,8 +1,8 @@
 //! Instructions of a program's file call below the wrapper, on the user's side, counted by single steps.
 //!
 //! `nvmed-probe` makes a number of calls between two stops, and then twice as many; the difference is that many calls.
-//! The file system is the process's own (a private mount), of which the device answers in other threads: those are not
-//! counted. valgrind cannot run a program below the wrapper, which is why the kernel counts (ptrace(2),
+//! The file system is the process's own (a private mount), of which the device answers in other threads, or that of a
+//! server (a shared mount), whose thread is none of the program's: those are not counted. valgrind cannot run a program below the wrapper, which is why the kernel counts (ptrace(2),
 //! `PTRACE_SINGLESTEP`).
 
 use crate::instructions::of_one;
@@ -12,15 +12,17 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use nvmed_lab::shell::run;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 /// Calls of the first count. A step takes some microseconds.
 const CALLS: u64 = 50;
+/// The same of calls that copy 64 KiB or more: each byte is a step, though it does not count.
+const LARGE_CALLS: u64 = 2;
 
 /// Every kind of call that is counted, by the name that `nvmed-probe` has for it: on a file of the file system, on one
-/// of a file system that lies on memory, and on one of the host's.
-pub const KINDS: [&str; 18] = [
+/// of a file system that lies on memory, on one of that by a shared mount, and on one of the host's.
+pub const KINDS: [&str; 23] = [
     "ours.pread",
     "ours.pwrite",
     "ours.read",
@@ -30,8 +32,13 @@ pub const KINDS: [&str; 18] = [
     "ours.access",
     "ours.open_close",
     "memory.read_8k",
+    "memory.read_64k",
+    "memory.read_1m",
     "memory.overwrite_8k",
     "memory.append_4k_fsync",
+    "shared.read_8k",
+    "shared.read_64k",
+    "shared.read_1m",
     "host.pread",
     "host.lseek",
     "host.fstat",
@@ -74,31 +81,31 @@ impl Ground {
     /// # Errors
     /// ptrace(2) is not allowed, or the probe failed.
     pub fn a_call(&self, kind: &str) -> Result<f64, String> {
-        of_one(CALLS, |calls| self.counted(kind, calls))
+        let is_large = kind.ends_with("read_64k") || kind.ends_with("read_1m");
+        of_one(if is_large { LARGE_CALLS } else { CALLS }, |calls| self.counted(kind, calls))
     }
 
     /// Instructions between the two stops of a probe.
     fn counted(&self, kind: &str, calls: u64) -> Result<u64, String> {
-        let mut probe = self.probe(kind, calls)?;
-        let counted = between_stops(&probe);
-        // Whatever happened, it ends here.
-        let _ = probe.kill();
-        let _ = probe.wait();
-        counted
-    }
-
-    fn probe(&self, kind: &str, calls: u64) -> Result<Child, String> {
         let whose = kind.split_once('.').map_or(kind, |(whose, _)| whose);
         let dir = if whose == "host" { PathBuf::from("/etc") } else { self.mounted() };
+        if whose == "shared" {
+            return self.counted_in_run(kind, &dir, calls);
+        }
         let config = self.config(if whose == "memory" { whose } else { "ours" });
-        Command::new(self.tools.join("nvmed-probe"))
-            .args(["counted", kind])
-            .arg(dir)
-            .arg(calls.to_string())
-            .env("LD_PRELOAD", self.tools.join("libnvmed_wrapper.so"))
-            .env("WRAPPER_CONFIG", config)
-            .spawn()
-            .map_err(|error| format!("nvmed-probe: {error}"))
+        let mut probe = probe(&self.tools, kind, &dir, calls);
+        probe.env("LD_PRELOAD", self.tools.join("libnvmed_wrapper.so")).env("WRAPPER_CONFIG", config);
+        counted_of(probe)
+    }
+
+    /// As [`Ground::counted`], below a shared mount: who counts is a program of the run too.
+    fn counted_in_run(&self, kind: &str, dir: &Path, calls: u64) -> Result<u64, String> {
+        let mut inside = Command::new(self.tools.join("nvmed"));
+        inside.args(["run", "--shared", "--config"]).arg(self.config("memory")).arg("--");
+        inside.arg(std::env::current_exe().map_err(|error| error.to_string())?);
+        inside.args([INSIDE, kind]).arg(dir).arg(calls.to_string());
+        let told = run(&mut inside).map_err(|error| error.to_string())?;
+        told.trim().parse().map_err(|_| format!("{kind}: it said {told:?}"))
     }
 
     /// Where the file system is, for the probe alone.
@@ -115,6 +122,34 @@ impl Drop for Ground {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+/// The first argument of the benchmark that counts within a run: a kind, a directory and how many calls follow.
+pub const INSIDE: &str = "--instructions-inside";
+
+/// Counts within a run, and says how many.
+///
+/// # Errors
+/// As [`Ground::a_call`].
+pub fn count_inside(kind: &str, dir: &str, calls: &str) -> Result<(), String> {
+    let calls = calls.parse().map_err(|_| format!("`{calls}` is not a number"))?;
+    println!("{}", counted_of(probe(&tools()?, kind, Path::new(dir), calls))?);
+    Ok(())
+}
+
+fn probe(tools: &Path, kind: &str, dir: &Path, calls: u64) -> Command {
+    let mut probe = Command::new(tools.join("nvmed-probe"));
+    probe.args(["counted", kind]).arg(dir).arg(calls.to_string());
+    probe
+}
+
+fn counted_of(mut probe: Command) -> Result<u64, String> {
+    let mut probe = probe.spawn().map_err(|error| format!("nvmed-probe: {error}"))?;
+    let counted = between_stops(&probe);
+    // Whatever happened, it ends here.
+    let _ = probe.kill();
+    let _ = probe.wait();
+    counted
 }
 
 /// Lets a probe run to its first stop, and counts its steps to the second.

@@ -17,6 +17,8 @@ use std::time::Instant;
 const BLOCK: usize = 4096;
 /// Bytes of a longer one.
 const PIECE: usize = 8192;
+/// Reads after which a shared mount has shown where the file lies.
+const READS_BEFORE: usize = 4;
 /// Bytes of a call that writes what is then read.
 const WRITTEN: usize = 1 << 20;
 /// Bytes of a call that reads it once: no more than what caches take for reading in place.
@@ -176,17 +178,24 @@ fn foreign(call: &str, slices: &str, calls: &str) -> Result<(), String> {
 /// `ours.NAME` or `memory.NAME` on a file that is made in `dir`, or `host.NAME` on one that is there.
 fn counted(call: &str, dir: &str, calls: &str) -> Result<(), String> {
     let calls = number(calls)?;
-    let (whose, name) =
-        call.split_once('.').ok_or_else(|| format!("`{call}` is no ours.NAME, memory.NAME or host.NAME"))?;
+    let wrong = || format!("`{call}` is no ours.NAME, memory.NAME, shared.NAME or host.NAME");
+    let (whose, name) = call.split_once('.').ok_or_else(wrong)?;
     let is_ours = whose != "host";
     let file = if is_ours { format!("{dir}/file") } else { format!("{dir}/passwd") };
     let flags = if is_ours { libc::O_RDWR | libc::O_CREAT } else { libc::O_RDONLY };
     let appends = if name.starts_with("append") { libc::O_APPEND } else { 0 };
     let fd = open(&file, flags | appends)?;
     let mut block = noise();
-    let mut piece = noise().repeat(PIECE / BLOCK);
-    if is_ours {
+    let read = [("read_8k", PIECE), ("read_64k", READ), ("read_1m", WRITTEN)].into_iter();
+    let read = read.filter(|(of, _)| *of == name).map(|(_, bytes)| bytes).next();
+    let mut piece = noise().repeat(read.unwrap_or(PIECE) / BLOCK);
+    if is_ours && read.is_none() {
         pwrite(fd, &piece, 0)?;
+    } else if is_ours {
+        // So large that a shared mount has it where it lies, and as a program finds it that has not written it.
+        fill(fd, 2 * WRITTEN / BLOCK, &Mode::Read)?;
+        // SAFETY: takes a descriptor of ours.
+        unsafe { libc::fsync(fd) };
     }
     let file = path(&file)?;
     let (short, mut status) = (&mut block[..100], std::mem::MaybeUninit::<libc::stat>::uninit());
@@ -197,7 +206,9 @@ fn counted(call: &str, dir: &str, calls: &str) -> Result<(), String> {
             "pread" => libc::pread(fd, short.as_mut_ptr().cast(), short.len(), 0) == 100,
             "pwrite" => libc::pwrite(fd, short.as_ptr().cast(), short.len(), 0) == 100,
             "read" => libc::read(fd, short.as_mut_ptr().cast(), 1) == 1,
-            "read_8k" => libc::pread(fd, piece.as_mut_ptr().cast(), PIECE, 0) == PIECE as isize,
+            "read_8k" | "read_64k" | "read_1m" => {
+                libc::pread(fd, piece.as_mut_ptr().cast(), piece.len(), 0) == piece.len() as isize
+            }
             "overwrite_8k" => libc::pwrite(fd, piece.as_ptr().cast(), PIECE, 0) == PIECE as isize,
             "append_4k_fsync" => {
                 libc::write(fd, piece.as_ptr().cast(), BLOCK) == BLOCK as isize && libc::fsync(fd) == 0
@@ -211,8 +222,8 @@ fn counted(call: &str, dir: &str, calls: &str) -> Result<(), String> {
             _ => false,
         }
     };
-    // The first is not like the others.
-    let mut whole = once();
+    // The first is not like the others; of a shared mount, before there is a window.
+    let mut whole = (0..if read.is_some() { READS_BEFORE } else { 1 }).all(|_| once());
     // SAFETY: the parent is told of this process's signals from here on, and asked for it.
     unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
     stop();
