@@ -2,8 +2,8 @@
 //!
 //! `nvmed-probe` makes a number of calls between two stops, and then twice as many; the difference is that many calls.
 //! The file system is the process's own (a private mount), of which the device answers in other threads, or that of a
-//! server (a shared mount), whose thread is none of the program's: those are not counted. valgrind cannot run a program below the wrapper, which is why the kernel counts (ptrace(2),
-//! `PTRACE_SINGLESTEP`).
+//! server (a shared mount), whose threads are none of the program's: those are not counted. valgrind cannot run a
+//! program below the wrapper, which is why the kernel counts (ptrace(2), `PTRACE_SINGLESTEP`).
 
 use crate::instructions::of_one;
 use crate::mounted::tools;
