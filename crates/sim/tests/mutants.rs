@@ -10,7 +10,7 @@ const STATES_MAX: u64 = 10_000;
 /// As that, on memory.
 const STORED_STATES_MAX: u64 = 5000;
 /// Mistakes of blocks that memory shows as well, within few states.
-const ON_MEMORY: [Mutant; 18] = [
+const ON_MEMORY: [Mutant; 20] = [
     Mutant::NoDataFlush,
     Mutant::SuperblockBeforeNodes,
     Mutant::LogChecksumIgnored,
@@ -29,6 +29,8 @@ const ON_MEMORY: [Mutant; 18] = [
     Mutant::LinkCountedFirst,
     Mutant::UnlinkVolatile,
     Mutant::TimesForgotten,
+    Mutant::DirectorySyncForgotten,
+    Mutant::GrowthNotFlushed,
 ];
 /// States of the run without a mistake, which must notice nothing.
 const CANARY_STATES: u64 = 300;

@@ -18,8 +18,10 @@ pub use slow_medium::SlowMedium;
 use design::Design;
 use nvmed_flash::Profile;
 use nvmed_vdev::{ControllerConfig, DriveName};
+use rustix::fs::OFlags;
 use span::Text;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 
 /// The built-in profiles, by name.
 const BUILT_IN: [(&str, &str); 11] = [
@@ -151,7 +153,14 @@ fn file(path: &str) -> Result<String, ProfileFault> {
         fail(text.split(" (os error").next().unwrap_or(&text).to_owned())
     };
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(refused)?;
+    // The open of a named pipe waits for who writes to it, perhaps for ever.
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let file =
+        std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path).map_err(refused)?;
+    let kind = file.metadata().map_err(refused)?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(fail("is no regular file; a profile is a TOML file of at most 1 MiB".to_owned()));
+    }
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(refused)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(fail("is longer than any profile; a profile is a TOML file of at most 1 MiB".to_owned()));

@@ -89,7 +89,7 @@ impl Fetched {
     }
 
     /// As another operation: what a command of HMB-I/O is, its slot tells.
-    pub fn known_as(self, op: Op) -> Self {
+    pub(crate) fn known_as(self, op: Op) -> Self {
         Self { op, ..self }
     }
 

@@ -1,6 +1,7 @@
 use super::*;
 use nvmed_dice::Dice;
 use nvmed_flash::{ArrayProfile, Command, Flash, Kind, Medium, UNIT_BYTES};
+use rustix::fs::{FileType, Mode};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -410,6 +411,13 @@ fn a_file_is_a_profile_or_a_line_says_why_not() {
     std::fs::write(&path, vec![b'#'; 2 << 20]).unwrap();
     let long = "is longer than any profile; a profile is a TOML file of at most 1 MiB";
     assert_eq!(said(), Err(format!("{name}: {long}")));
+    // A pipe to which nobody writes, and a device: neither is waited for.
+    std::fs::remove_file(&path).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let special = "is no regular file; a profile is a TOML file of at most 1 MiB";
+    assert_eq!(said(), Err(format!("{name}: {special}")));
+    let device = DriveProfile::named("/dev/zero").unwrap_err().to_string();
+    assert_eq!(device, format!("/dev/zero: {special}"));
     let missing = DriveProfile::named("qlc").unwrap_err().to_string();
     assert!(missing.starts_with("no profile is called `qlc`; there are dram, xpoint, "), "{missing}");
     std::fs::remove_dir_all(&dir).unwrap();
