@@ -318,8 +318,8 @@ fn threads_that_are_urgent_others_and_the_admin_queue_do_not_meet() {
     assert!(log.hmb_io_reads > 0 && log.hmb_io_writes > 0 && log.hmb_io_errors == 0, "{log:?}");
 }
 
-/// What goes by slots is recorded as what it is at each probe, each within the one above: the device's from the doorbell
-/// of the admin queue on. Other commands of that queue have no place on the device, nor have those that it refuses.
+/// What goes by slots is recorded as what it is at each probe, each within the one above: the device's from the admin
+/// queue's doorbell on. Other commands of that queue have no place on the device, nor have those that it refuses.
 #[test]
 fn what_goes_by_slots_is_recorded_at_each_probe() {
     for clock in CLOCKS {
