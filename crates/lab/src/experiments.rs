@@ -19,7 +19,7 @@ use crate::experiment::Experiment;
 /// here, and its entry in `data/published.json`.
 #[must_use]
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    static ALL: [&dyn Experiment; 43] = [
+    static ALL: [&dyn Experiment; 44] = [
         &baseline::SEQUENTIAL,
         &baseline::RANDREAD_1T,
         &baseline::RANDWRITE_1T,
@@ -61,6 +61,7 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &nvmfs::WRITE_QUEUEING,
         &nvmfs::Xip,
         &nvmfs::Cumulative,
+        &nvmfs::PollOrInterrupt,
         &nvmfs::Readahead,
         &hmb::MapFormula,
     ];

@@ -2,6 +2,7 @@
 
 mod counted;
 mod plan;
+mod poll;
 mod readahead;
 
 use crate::cell::Cell;
@@ -16,6 +17,7 @@ use counted::{
 use plan::Load;
 use std::sync::Arc;
 
+pub(super) use poll::PollOrInterrupt;
 pub(super) use readahead::Readahead;
 
 /// Figures 4 and 5: what queueing requests costs.
