@@ -5,7 +5,7 @@
 
 use crate::hash::Numbers;
 use crate::inode::Inode;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::collections::HashMap;
 
@@ -44,8 +44,8 @@ pub(crate) struct Directory {
     names: RwLock<Names>,
     /// The file that follows the one of it that was opened to be read last; 0 is none.
     pub(crate) next_read: AtomicU64,
-    /// How many were opened in order.
-    pub(crate) read_in_order: AtomicU32,
+    /// How many files that follow it were brought ahead.
+    pub(crate) brought: AtomicUsize,
 }
 
 /// The directory's prefix (`keys`), as it was when `epoch` was current.
@@ -83,7 +83,7 @@ impl Directory {
             size: Mutex::default(),
             names: RwLock::default(),
             next_read: AtomicU64::new(0),
-            read_in_order: AtomicU32::new(0),
+            brought: AtomicUsize::new(0),
         }
     }
 

@@ -304,17 +304,24 @@ impl Drop for File {
         }
         let handle = self.inode.data.handle.lock().take_if(|(number, _)| *number == self.number);
         drop(handle);
+        let opens = &self.inode.opens;
         let one_of_more = |opens: u32| (opens > 1).then(|| opens - 1);
-        if self.inode.opens.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_of_more).is_ok() {
-            return;
+        loop {
+            if opens.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_of_more).is_ok() {
+                return;
+            }
+            self.core.placed.closing(&self.inode);
+            match opens.compare_exchange(1, 0, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => break,
+                Err(0) => {
+                    let ino = self.inode.ino;
+                    return self.core.meta.health.broken(format!("inode {ino} is closed and was not open"));
+                }
+                // Somebody has opened it meanwhile.
+                Err(_) => {}
+            }
         }
-        self.core.placed.closing(&self.inode);
-        let opens = self.inode.opens.fetch_sub(1, Ordering::SeqCst);
-        if opens == 0 {
-            self.inode.opens.store(0, Ordering::SeqCst);
-            self.core.meta.health.broken(format!("inode {} is closed and was not open", self.inode.ino));
-        }
-        if opens == 1 && self.inode.nlink() == 0 {
+        if self.inode.nlink() == 0 {
             // A failure leaves the orphan record: the next mount frees the file.
             let _ = self.core.reap_if_unused(&self.inode);
         }

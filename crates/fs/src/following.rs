@@ -11,7 +11,7 @@ use nvmed_sys::sync::Arc;
 use nvmed_units::{ByteOffset, Page};
 
 /// Files that come ahead of a reader at most: as many as he has opened in order.
-const FILES_MAX: u32 = 8;
+const FILES_MAX: usize = 8;
 /// Entries among which they are looked for.
 const ENTRIES: usize = 16;
 /// How much of each comes ahead: the rest of a larger one comes as it is read.
@@ -22,7 +22,7 @@ impl Core {
     #[inline]
     pub(crate) fn opened_to_read(&self, inode: &Arc<Inode>) {
         self.placed.opened(inode);
-        if self.placed.takes_hints() {
+        if self.placed.takes_hints() && inode.kind == FileType::File {
             // What cannot be read now is told to who reads it.
             let _ = self.bring_following(inode);
         }
@@ -38,12 +38,12 @@ impl Core {
             .collect();
         let next = following.first().map_or(0, |entry| entry.ino.0);
         let in_order = directory.next_read.swap(next, Ordering::Relaxed) == inode.ino.0;
-        if !in_order {
-            directory.read_in_order.store(0, Ordering::Relaxed);
-            return Ok(());
-        }
-        let files = directory.read_in_order.fetch_add(1, Ordering::Relaxed).saturating_add(1).min(FILES_MAX);
-        for entry in following.iter().take(files as usize) {
+        // What was brought before has this one among it.
+        let brought = directory.brought.load(Ordering::Relaxed);
+        let (already, wanted) =
+            if in_order { (brought.saturating_sub(1), (brought + 1).clamp(1, FILES_MAX)) } else { (0, 0) };
+        directory.brought.store(wanted, Ordering::Relaxed);
+        for entry in following.iter().take(wanted).skip(already) {
             let file = {
                 let _namespace = self.names_read();
                 self.child(&dentry.parent, &entry.name)?

@@ -97,7 +97,7 @@ impl InPlace {
         FsError::Device(IoError::Device(DeviceError { operation, lba, status, fault: None }))
     }
 
-    /// Copies bytes at `from` of the medium, which are those at `at` of a file, [`HELD_BYTES`] at most: those of each
+    /// Copies bytes at `from` of the medium, which are those at `at` of a file, [`stripes::RANGE_BYTES`] at most: those of each
     /// stripe as they are when nobody stores to it.
     #[inline]
     fn copy_out(&self, inode: &Inode, at: ByteOffset, from: u64, into: &mut [u8]) -> Result<(), Status> {

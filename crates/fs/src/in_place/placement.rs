@@ -16,16 +16,13 @@ use nvmed_sys::door;
 use nvmed_sys::sync::Arc;
 use nvmed_units::{ByteOffset, Page};
 
-/// Bytes copied while a file's extents are held: who gives it a block, or takes one away, waits no longer.
-const HELD_BYTES: usize = RANGE_BYTES as usize;
-
 impl Placement for InPlace {
     #[inline]
     fn read(&self, inode: &Inode, into: &mut [u8], at: ByteOffset) -> usize {
         if inode.data.residence.is_in_record() {
             return read_record(inode, into, at);
         }
-        if into.len() <= HELD_BYTES {
+        if into.len() <= RANGE_BYTES {
             return self.read_held(inode, into, at);
         }
         self.read_in_parts(inode, into, at)
@@ -52,7 +49,7 @@ impl Placement for InPlace {
         if inode.data.residence.is_in_record() {
             return 0;
         }
-        let done = if from.len() <= HELD_BYTES {
+        let done = if from.len() <= RANGE_BYTES {
             self.overwrite_held(inode, from, at)
         } else {
             self.overwrite_in_parts(inode, from, at)
@@ -177,7 +174,7 @@ fn read_record(inode: &Inode, into: &mut [u8], at: ByteOffset) -> usize {
 impl InPlace {
     fn read_in_parts(&self, inode: &Inode, into: &mut [u8], at: ByteOffset) -> usize {
         let mut done = 0;
-        for into in into.chunks_mut(HELD_BYTES) {
+        for into in into.chunks_mut(RANGE_BYTES) {
             let copied = self.read_held(inode, into, at + done as u64);
             done += copied;
             if copied < into.len() {
@@ -189,7 +186,7 @@ impl InPlace {
 
     fn overwrite_in_parts(&self, inode: &Inode, from: &[u8], at: ByteOffset) -> usize {
         let mut done = 0;
-        for from in from.chunks(HELD_BYTES) {
+        for from in from.chunks(RANGE_BYTES) {
             let copied = self.overwrite_held(inode, from, at + done as u64);
             done += copied;
             if copied < from.len() {
@@ -206,7 +203,9 @@ impl InPlace {
     #[inline]
     pub(crate) fn read_usual(&self, inode: &Inode, into: &mut [u8], at: ByteOffset) -> bool {
         let data = &inode.data;
-        let is_inside = at.0 < inode.end().0 && into.len() as u64 <= inode.end().0 - at.0;
+        // Once: it may be cut meanwhile.
+        let end = inode.end();
+        let is_inside = at < end && into.len() as u64 <= at.until(end);
         let is_one_stripe = (at.0 % STRIPE_BYTES).saturating_add(into.len() as u64) <= STRIPE_BYTES;
         if !is_inside || !is_one_stripe || data.map_written.load(Ordering::Acquire) {
             return false;

@@ -1,6 +1,7 @@
 //! What the records are told of what was stored: sizes, and blocks that no record has yet.
 
 use crate::error::FsError;
+use crate::extent::Fresh;
 use crate::filedata::Quiet;
 use crate::in_place::InPlace;
 use crate::in_place::room::NewRoom;
@@ -56,7 +57,7 @@ impl InPlace {
             return Ok(());
         }
         let fresh = inode.data.extents.read().fresh;
-        let reached = fresh.and_then(|fresh| fresh.extent.before(end.page_end()));
+        let reached = fresh.and_then(|fresh| fresh.before(end.page_end()));
         match reached {
             Some(reached) => self.record_fresh(inode, reached, end)?,
             None => self.meta.record_size(inode, end.0, || !Mutant::GrowthNotFlushed.is_made())?,
@@ -66,9 +67,12 @@ impl InPlace {
         Ok(())
     }
 
-    fn record_fresh(&self, inode: &Arc<Inode>, reached: Extent, end: ByteOffset) -> Result<(), FsError> {
+    fn record_fresh(&self, inode: &Arc<Inode>, fresh: Fresh, end: ByteOffset) -> Result<(), FsError> {
+        let reached = fresh.extent;
         let room = self.new_room(inode, &reached, end);
         let blocks = self.tell(inode, &reached, end.0, room.as_ref().map(NewRoom::extent))?;
+        let unknown = u64::from(reached.blocks - fresh.of_room);
+        assert_eq!(blocks, unknown, "blocks of inode {} that no record had", inode.ino);
         let data = &inode.data;
         if blocks > 0 {
             inode.counted(|| data.purse.redeemed(&self.meta.blocks.ledger, blocks));

@@ -32,8 +32,12 @@ impl InPlace {
         self.meta.drop_prealloc(inode);
         inode.data.resize_mapped(end)?;
         let is_shown = inode.data.in_place.is_any();
-        if is_shown {
-            // Blocks that no record tells of would go at once.
+        let fresh = inode.data.extents.read().fresh;
+        let was_room =
+            fresh.and_then(|fresh| fresh.behind(end.page_end())).is_some_and(|gone| gone.of_room > 0);
+        if is_shown || was_room {
+            // Of those shown, blocks that no record tells of would go at once; and what was room would be free when the
+            // batch is applied, before it is forgotten here that it has data.
             self.record_up_to(&quiet, inode, before)?;
         }
         if before > end {
@@ -97,11 +101,11 @@ impl Allocation for InPlace {
         pages: Range<Page>,
     ) -> Result<(), FsError> {
         assert!(grow.is_of(&inode.data), "inode {} gets blocks under another's lock", inode.ino);
+        let holes = self.meta.holes(inode, pages.clone())?;
+        let mut promise = PagePromise::make(&self.meta, inode, holes)?;
         if pages.end > inode.end().page_end() {
             inode.data.in_place.keep_hidden(grow);
         }
-        let holes = self.meta.holes(inode, pages.clone())?;
-        let mut promise = PagePromise::make(&self.meta, inode, holes)?;
         let mut at = pages.start;
         while at < pages.end {
             match self.mapping(inode, at)? {

@@ -13,9 +13,10 @@ const STRIPES: usize = 4096;
 /// From a stripe to the next one of the same file: in another cache line, since writers side by side are usual. Odd, so
 /// that a file has all stripes before one comes twice.
 const STEP: u64 = 17;
-/// Bytes of a range of several stripes that are copied at once, and in how many stripes they lie at most.
-pub(super) const RANGE_BYTES: u64 = 1 << 20;
-const RANGE_STRIPES: usize = (RANGE_BYTES / STRIPE_BYTES) as usize + 1;
+/// Bytes that are copied at once, while a file's extents are held: who gives it a block, or takes one away, waits no
+/// longer. And in how many stripes they lie at most.
+pub(super) const RANGE_BYTES: usize = 1 << 20;
+const RANGE_STRIPES: usize = RANGE_BYTES / STRIPE_BYTES as usize + 1;
 /// Copies that writers may spoil, before a reader keeps them out.
 const TRIES: u32 = 4;
 /// A multiplier whose upper bits depend on all bits of the other factor (2^64 over the golden ratio).
@@ -65,7 +66,7 @@ impl Stripes {
     pub fn look(&self, ino: Ino, range: Range<ByteOffset>) -> Look<'_> {
         let mut look = Look { stripes: self, ino, range, versions: [0; RANGE_STRIPES] };
         let bytes = look.range.start.until(look.range.end);
-        assert!(bytes <= RANGE_BYTES, "{bytes} bytes are no range to be copied at once");
+        assert!(bytes <= RANGE_BYTES as u64, "{bytes} bytes are no range to be copied at once");
         for (number, version) in look.numbers().zip(&mut look.versions) {
             *version = self.at(ino, number).version();
         }
@@ -244,7 +245,7 @@ mod tests {
         let storing = stripes.of(ino, start).store();
         assert_eq!(told(true, &|| {}), parts[..1], "somebody stores there");
         drop(storing);
-        let longest = stripes.look(ino, start..start + RANGE_BYTES);
+        let longest = stripes.look(ino, start..start + RANGE_BYTES as u64);
         assert_eq!(longest.numbers().count(), RANGE_STRIPES);
     }
 

@@ -85,16 +85,16 @@ impl Pages {
     /// Fills what is missing of the next window that a reader is about to come to; whether there was one.
     pub(crate) fn read_ahead(&self) -> bool {
         let Some((inode, pages)) = self.ahead.next() else { return false };
-        // Nobody takes blocks away meanwhile, or the file.
+        let mut claims = Vec::with_capacity((pages.end - pages.start) as usize);
+        // Nobody takes the file away before its pages are claimed, for which he waits then.
         if let Some(_quiet) = inode.data.try_quiet()
             && !inode.reaped.load(Ordering::SeqCst)
         {
-            let mut claims = Vec::with_capacity((pages.end - pages.start) as usize);
             self.claim_more(&inode, pages, &mut claims);
-            if !claims.is_empty() {
-                // The reader finds it missing, tries himself, and is told.
-                let _ = self.load_claimed(&inode, claims);
-            }
+        }
+        if !claims.is_empty() {
+            // The reader finds missing what fails, tries himself, and is told.
+            let _ = self.load_claimed(&inode, claims);
         }
         true
     }

@@ -172,7 +172,14 @@ fn files_that_follow_in_a_directory_come_ahead() {
     files.mkdir(&files.root(), b"08a", 0o755, &Credentials::ROOT).expect("a directory among them");
     files.unmount().expect("it unmounts");
     let read_all = |cold: &Cold, order: &mut dyn Iterator<Item = u64>| {
-        cold.while_it(|| order.for_each(|file| read(&open(&cold.files, &format!("{file:02}")), 0..3)))
+        cold.while_it(|| {
+            for file in order {
+                read(&open(&cold.files, &format!("{file:02}")), 0..3);
+                // As who walks a tree does.
+                let flags = OpenFlags::READ.with(OpenFlags::DIRECTORY);
+                cold.files.open(&cold.files.root(), b"08a", flags, 0, &Credentials::ROOT).expect("it opens");
+            }
+        })
     };
     let cold = Cold::new(&image, Prefetch::Hints);
     let done = read_all(&cold, &mut (0..FILES));

@@ -494,6 +494,32 @@ fn a_closed_file_has_no_room_whoever_syncs_meanwhile() {
     ground.assert_sound();
 }
 
+/// Whoever reads while a file is cut and written again finds bytes of it, or its end.
+#[test]
+fn a_cut_file_is_read_to_its_end() {
+    let ground = Ground::medium(16 << 20);
+    let files = ground.mount(CACHE_BYTES);
+    let file = open(&files, "file");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..20_000 {
+                file.pwrite(&[7; 5100], 0).unwrap();
+                file.truncate(0).unwrap();
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let mut bytes = [0; 3000];
+        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            let read = file.pread(&mut bytes, 5000).unwrap();
+            assert!(read == 0 || read == 100, "{read} bytes");
+            assert!(bytes[..read].iter().all(|&byte| byte == 7 || byte == 0));
+        }
+    });
+    drop(file);
+    files.unmount().unwrap();
+}
+
 /// The record has them already, and gives them back once.
 #[test]
 fn what_was_appended_to_room_goes_with_a_cut_and_with_the_file() {
