@@ -97,8 +97,8 @@ impl InPlace {
         FsError::Device(IoError::Device(DeviceError { operation, lba, status, fault: None }))
     }
 
-    /// Copies bytes at `from` of the medium, which are those at `at` of a file, [`stripes::RANGE_BYTES`] at most: those of each
-    /// stripe as they are when nobody stores to it.
+    /// Copies bytes at `from` of the medium, which are those at `at` of a file, those of each stripe as they are when
+    /// nobody stores to it: at most [`stripes::RANGE_BYTES`].
     #[inline]
     fn copy_out(&self, inode: &Inode, at: ByteOffset, from: u64, into: &mut [u8]) -> Result<(), Status> {
         let look = self.stripes.look(inode.ino, at..at + into.len() as u64);
