@@ -227,11 +227,56 @@ impl Buffer {
                 continue;
             }
             // Nobody waits so that others' frames can begin to come.
-            let is_wanted = inner.model.has_room() && inner.wanted.take(frame);
-            if !inner.model.has_room() || !self.begin(inner, below, frame, false, is_wanted)? {
+            if !inner.model.has_room() {
+                break;
+            }
+            let is_wanted = inner.wanted.take(frame);
+            if !self.begin(inner, below, frame, false, is_wanted)? {
+                if is_wanted {
+                    inner.wanted.push_first(frame);
+                }
                 break;
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::{BufferClock, BufferOptions, MediaProfile};
+    use crate::medium::Medium;
+    use crate::{FlushTo, MemoryOptions, Place};
+    use nvmed_flash::{FixedProfile, Medium as Kind, Profile};
+
+    /// A request that finds no place for a frame that waits in line leaves it there.
+    #[test]
+    fn a_frame_without_a_place_stays_in_line() {
+        let bytes = 1 << 20;
+        let profile = MediaProfile {
+            medium: Profile { commands: 64, medium: Kind::Fixed(FixedProfile::default()) },
+            program_bytes: 64,
+            fill_bytes: 4096,
+            log_percent: 0,
+            kept: true,
+        };
+        let options = BufferOptions { profile, bytes: 8 * 4096, clock: BufferClock::Virtual };
+        let place = Place::Ram { bytes };
+        let medium = Medium::open(MemoryOptions { place, flush: FlushTo::Process }).unwrap();
+        let buffer = Buffer::new(&options, bytes, &[]).unwrap();
+        let below: Below<'_> = (&medium, &|_| {});
+        let span = |frame: u64, frames: u64| Span { offset: frame * 4096, bytes: frames * 4096 };
+        for frame in 0..8 {
+            buffer.load(below, span(frame * 2, 1), |_, _| {}).unwrap();
+            buffer.frames.pin(frame * 2);
+        }
+        let mut inner = buffer.inner.lock();
+        inner.wanted.push(101);
+        buffer.bring_request(&mut inner, below, span(100, 3)).unwrap();
+        assert!(inner.coming.is_empty());
+        buffer.frames.unpin(0);
+        buffer.bring_wanted(&mut inner, below).unwrap();
+        assert_eq!(inner.coming.get(&101), Some(&true));
     }
 }

@@ -5,6 +5,7 @@ use super::objects::Extent;
 use super::streams::Space;
 use super::{Below, Buffer, Inner};
 use crate::error::HintError;
+use core::mem;
 use core::ops::Range;
 use nvmed_image::Span;
 use nvmed_nvme::Status;
@@ -103,18 +104,25 @@ impl Buffer {
             return self.tell(inner, below, (space, range), hint).map_err(HintError::from);
         }
         inner.streams.tell(space, range.clone(), hint);
-        // Frames of which others have a part stay.
-        let within = |(_, span)| self.frames.within(span);
-        let mut gone: Vec<_> = inner.objects.parts(object, range).map(within).collect();
-        gone.sort_unstable_by_key(|frames| frames.start);
+        let gone = self.frames_of(inner, object, range);
         self.let_go(inner, below, &gone).map_err(HintError::from)
     }
 
-    /// Forgets an object.
+    /// The frames of bytes of an object, in their order on the medium, without those of which others have a part.
+    fn frames_of(&self, inner: &Inner, object: u64, range: Range<u64>) -> Vec<Range<u64>> {
+        let within = inner.objects.parts(object, range).map(|(_, span)| self.frames.within(span));
+        let mut frames: Vec<_> = within.filter(|frames| !frames.is_empty()).collect();
+        frames.sort_unstable_by_key(|frames| frames.start);
+        frames
+    }
+
+    /// Forgets an object: what has not begun to come of it does not come.
     pub(crate) fn forget_object(&self, object: u64) {
         let mut inner = self.inner.lock();
+        let frames = self.frames_of(&inner, object, 0..u64::MAX);
         inner.objects.forget(object);
         inner.streams.forget(Space::Object(object));
+        self.take_back(&mut inner, &frames);
     }
 
     /// Whether what somebody says counts.
@@ -139,13 +147,20 @@ impl Buffer {
         }
     }
 
-    /// Has frames leave that nobody has pinned: those of some ranges, in order.
+    /// Has frames of some ranges, in order, not come ahead any more, unless somebody else needs them soon.
+    fn take_back(&self, inner: &mut Inner, ranges: &[Range<u64>]) {
+        let mut wanted = mem::take(&mut inner.wanted);
+        wanted.retain(|frame| !is_in(ranges, frame) || self.is_needed(inner, frame));
+        inner.wanted = wanted;
+    }
+
+    /// Has frames leave that nobody has pinned, and not come any more: those of some ranges, in order.
     fn let_go(&self, inner: &mut Inner, below: Below<'_>, ranges: &[Range<u64>]) -> Result<(), Status> {
+        self.take_back(inner, ranges);
         let mut index = 0;
         while index < inner.taken.len() {
             let frame = inner.taken[index];
-            let before = ranges.partition_point(|range| range.start <= frame);
-            let is_meant = before > 0 && ranges[before - 1].contains(&frame);
+            let is_meant = is_in(ranges, frame);
             // Twice: the first attempt spares what was used.
             let removal = match if is_meant { self.try_remove(frame) } else { Removal::Kept } {
                 Removal::Kept if is_meant => self.try_remove(frame),
@@ -159,4 +174,10 @@ impl Buffer {
         }
         Ok(())
     }
+}
+
+/// Whether a frame is in one of some ranges, in order.
+fn is_in(ranges: &[Range<u64>], frame: u64) -> bool {
+    let before = ranges.partition_point(|range| range.start <= frame);
+    before > 0 && ranges[before - 1].contains(&frame)
 }

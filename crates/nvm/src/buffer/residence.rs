@@ -301,10 +301,13 @@ impl Buffer {
         Ok(())
     }
 
-    /// Keeps new pins from the frames of a range that is to be discarded, and waits for those that are there.
+    /// Keeps new pins from the frames of a range that is to be discarded, and waits for those that are there or under
+    /// way. Others of it do not come ahead any more.
     pub(super) fn close(&self, below: Below<'_>, range: &Range<u64>) -> MutexGuard<'_, Inner> {
         loop {
             let mut inner = self.inner.lock();
+            // Each time: who reads meanwhile may have more come ahead, and all of it would be waited for.
+            inner.wanted.retain(|frame| !range.contains(&frame));
             self.receive(&mut inner, below);
             let mut is_free = true;
             for &frame in inner.taken.iter().filter(|frame| range.contains(frame)) {

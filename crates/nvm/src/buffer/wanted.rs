@@ -48,6 +48,15 @@ impl Wanted {
         }
         was_there
     }
+
+    /// Takes frames of which `keep` says no.
+    pub(super) fn retain(&mut self, keep: impl Fn(u64) -> bool) {
+        if self.frames.is_empty() {
+            return;
+        }
+        self.frames.retain(|&frame| keep(frame));
+        self.order.retain(|frame| self.frames.contains(frame));
+    }
 }
 
 #[cfg(test)]
@@ -65,5 +74,17 @@ mod tests {
         assert_eq!(order, [1, 5, 3, 9], "what was taken and comes again has the place that it had");
         wanted.push(7);
         assert!(wanted.take(7) && wanted.order.is_empty());
+    }
+
+    #[test]
+    fn frames_that_are_taken_at_once_have_no_turn() {
+        let mut wanted = Wanted::default();
+        (0..10).for_each(|frame| wanted.push(frame));
+        wanted.take(5);
+        wanted.retain(|frame| frame % 3 != 0);
+        assert_eq!((wanted.len(), wanted.order.len()), (5, 5));
+        wanted.push(3);
+        let order: Vec<u64> = std::iter::from_fn(|| wanted.pop()).collect();
+        assert_eq!(order, [1, 2, 4, 7, 8, 3]);
     }
 }

@@ -341,6 +341,66 @@ fn who_waits_does_not_wait_for_all_that_comes_ahead() {
     assert!(all.now_ns < 114 * 16_000, "{all:?}");
 }
 
+/// 16 MiB behind a buffer of 8, in frames of 64 KiB: 16 are under way ahead, others wait in line.
+fn in_line() -> Memory {
+    let place = Place::Ram { bytes: 16 << 20 };
+    let memory = Memory::open(MemoryOptions { place, flush: FlushTo::Process }).expect("memory");
+    memory.buffered(&options(8 << 20, 64 << 10, 0, true)).expect("a buffer")
+}
+
+/// What was announced and waits in line does not come where it is not needed, is nowhere any more, or is zeroes.
+#[test]
+fn what_waits_in_line_is_taken_back() {
+    const TOLD: u64 = 7 << 20;
+    let all = Extent { position: 0, at: 0, bytes: TOLD };
+    for way in ["a range", "bytes of an object", "an object", "zeroes"] {
+        let memory = in_line();
+        memory.object(7, &[all]).expect("an object");
+        if way == "a range" {
+            memory.advise(0, TOLD, Hint::WillNeed).expect("a hint");
+        } else {
+            memory.advise_object(7, 0, TOLD, Hint::WillNeed).expect("a hint");
+        }
+        assert_eq!(stats(&memory).fills_ahead, 16, "{way}");
+        match way {
+            "a range" => memory.advise(0, TOLD, Hint::DontNeed).expect("a hint"),
+            "bytes of an object" => memory.advise_object(7, 0, TOLD, Hint::DontNeed).expect("a hint"),
+            "an object" => memory.forget_object(7),
+            _ => memory.zero(0, TOLD, true).expect("zeroes"),
+        }
+        // What is announced then comes next.
+        memory.advise(8 << 20, TOLD, Hint::WillNeed).expect("a hint");
+        (0..112).for_each(|frame| memory.read((8 << 20) + (frame << 16), &mut [0; 4096]).expect("bytes"));
+        let done = stats(&memory);
+        assert_eq!((done.fills, done.fills_ahead, done.used_ahead), (0, 16 + 112, 112), "{way}: {done:?}");
+        assert!(done.now_ns < (16 + 114) * 16_000, "{way}: {done:?}");
+    }
+}
+
+/// What one does not need any more comes for another one who has announced it.
+#[test]
+fn what_others_need_stays_in_line() {
+    let read = |memory: &Memory, frames: std::ops::Range<u64>| {
+        frames.for_each(|frame| memory.read((frame << 16) + (40 << 10), &mut [0; 4096]).expect("bytes"));
+        let done = stats(memory);
+        (done.fills, done.fills_ahead, done.used_ahead)
+    };
+    let memory = in_line();
+    let half = (2 << 20) + (32 << 10);
+    memory.advise(0, half, Hint::WillNeed).expect("a hint");
+    memory.advise(half, 2 << 20, Hint::WillNeed).expect("a hint");
+    memory.advise(0, half, Hint::DontNeed).expect("a hint");
+    assert_eq!(read(&memory, 32..64), (0, 16 + 33, 32), "both have a part of the first frame");
+    let memory = in_line();
+    let extent = |at, bytes| Extent { position: 0, at, bytes };
+    memory.object(7, &[extent(0, 4 << 20)]).expect("an object");
+    memory.advise_object(7, 0, u64::MAX, Hint::WillNeed).expect("a hint");
+    memory.object(8, &[extent(2 << 20, 2 << 20)]).expect("an object");
+    memory.advise_object(8, 0, u64::MAX, Hint::WillNeed).expect("a hint");
+    memory.forget_object(7);
+    assert_eq!(read(&memory, 32..64), (0, 16 + 32, 32), "another object has the place by then");
+}
+
 /// Readers by turns, each in order: without a hint, frames come ahead of each as far as it has come.
 #[test]
 fn who_reads_in_order_is_seen_by_address() {
@@ -437,6 +497,13 @@ fn an_object_that_is_not_needed_leaves_others_their_frames() {
     memory.read(0, &mut [0; 12 * PAGE as usize]).expect("bytes");
     memory.advise_object(7, 0, u64::MAX, Hint::DontNeed).expect("a hint");
     assert_eq!((stats(&memory).fills, stats(&memory).evictions), (3, 1));
+    // A part of a frame right before whole ones hides none of these.
+    let memory = buffered(&options(256 << 10, 16_384, 0, true));
+    let extent = |position: u64, at: u64, pages: u64| Extent { position, at, bytes: pages * PAGE };
+    memory.object(7, &[extent(0, 4 * PAGE, 8), extent(8 * PAGE, 3 * PAGE, 1)]).expect("an object");
+    memory.read(0, &mut [0; 12 * PAGE as usize]).expect("bytes");
+    memory.advise_object(7, 0, u64::MAX, Hint::DontNeed).expect("a hint");
+    assert_eq!((stats(&memory).fills, stats(&memory).evictions), (3, 2));
 }
 
 /// What came in vain leaves in time: it does not keep for good what comes ahead of readers from coming.
