@@ -41,7 +41,7 @@ impl Core {
         // What was brought before has this one among it.
         let brought = directory.brought.load(Ordering::Relaxed);
         let (already, wanted) =
-            if in_order { (brought.saturating_sub(1), (brought + 1).clamp(1, FILES_MAX)) } else { (0, 0) };
+            if in_order { (brought.saturating_sub(1), (brought + 1).min(FILES_MAX)) } else { (0, 0) };
         directory.brought.store(wanted, Ordering::Relaxed);
         for entry in following.iter().take(wanted).skip(already) {
             let file = {

@@ -10,7 +10,7 @@ use crate::drive::{Drive, DriveState, Slot, Waiting};
 use crate::fault::Verdict;
 use crate::group::Queues;
 use crate::host_memory::Lent;
-use crate::io_command::NSID;
+use crate::io_command::{NSID, recorded_op};
 use crate::io_slots::{HmbIo, Refusal, refusal};
 use crate::outstanding::{OutstandingCommand, Work};
 use crate::recorder::BufferChange;
@@ -19,7 +19,6 @@ use crate::time::NEVER;
 use nvmed_dma::View;
 use nvmed_flash::{Command, Completion, Kind};
 use nvmed_nvme::{AsyncEvent, HmbIoSlots, IoOpcode, Status, SubmissionEntry};
-use nvmed_stamps::Op;
 use nvmed_units::Lba;
 use std::sync::atomic::Ordering;
 
@@ -62,13 +61,9 @@ impl DriveState {
         let io = hmb_io.io_entry(&entry, controller.lba_shift)?;
         let wanted = controller.hmb_io_command(&io)?;
         hmb_io.begin(&entry, io);
-        let op = match wanted.kind {
-            Kind::Write { .. } if io.fua() => Op::DurableWrite,
-            Kind::Write { .. } => Op::Write,
-            _ => Op::Read,
-        };
-        let recorded = slot.command.recorded;
-        slot.command.recorded = recorded.map(|fetched| fetched.known_as(op).of(wanted.start, wanted.bytes));
+        let recorded = slot.command.recorded.zip(recorded_op(&io));
+        slot.command.recorded =
+            recorded.map(|(fetched, op)| fetched.known_as(op).of(wanted.start, wanted.bytes));
         if wanted.kind == Kind::Read {
             controller.media.foresee(wanted.start, (wanted.bytes as usize).min(FORESEEN_BYTES));
         }

@@ -20,6 +20,18 @@ const DIRECTIVE: u32 = 0xf << 20;
 /// All namespaces, which Flush may name.
 const NSID_ALL: u32 = u32::MAX;
 
+/// What an I/O command is in a record of commands, if it is one that we know.
+#[inline]
+pub(crate) fn recorded_op(entry: &SubmissionEntry) -> Option<Op> {
+    Some(match IoOpcode::from_code(entry.opcode)? {
+        IoOpcode::Read | IoOpcode::Compare => Op::Read,
+        IoOpcode::Write | IoOpcode::WriteZeroes if entry.fua() => Op::DurableWrite,
+        IoOpcode::Write | IoOpcode::WriteZeroes => Op::Write,
+        IoOpcode::Flush => Op::Flush,
+        IoOpcode::DatasetManagement => Op::Discard,
+    })
+}
+
 impl Controller {
     /// Executes one I/O command: the status, which goes into its completion, and the first block in error.
     #[inline]
@@ -97,13 +109,7 @@ impl Controller {
         (sq, at): (u16, u16),
     ) -> Option<Fetched> {
         let doorbells = self.doorbells.as_deref()?;
-        let op = match IoOpcode::from_code(entry.opcode).filter(|_| sq != 0)? {
-            IoOpcode::Read | IoOpcode::Compare => Op::Read,
-            IoOpcode::Write | IoOpcode::WriteZeroes if entry.fua() => Op::DurableWrite,
-            IoOpcode::Write | IoOpcode::WriteZeroes => Op::Write,
-            IoOpcode::Flush => Op::Flush,
-            IoOpcode::DatasetManagement => Op::Discard,
-        };
+        let op = recorded_op(entry).filter(|_| sq != 0)?;
         let begun = Fetched::begin(doorbells, (sq, at), op)?;
         // What it is to a drive has the checks of all commands: one that fails has no place.
         let mut further = Vec::new();

@@ -362,9 +362,7 @@ fn process_deaths(seed: u64, ground: &Ground) {
         for (name, &ino) in &model.names {
             check_now(&files, &model, name, ino);
         }
-        files.unmount().unwrap();
-        drop(files);
-        ground.assert_sound();
+        ground.end(files);
     }
 }
 

@@ -123,9 +123,7 @@ fn check_cut(stores: &Stores, model: &Model, dice: &mut Dice) {
     let ground = stores.cut(dice);
     let files = ground.mount(CACHE_BYTES);
     check_survivor_by(&files, &mut model.clone(), WORD);
-    files.unmount().unwrap();
-    drop(files);
-    ground.assert_sound();
+    ground.end(files);
 }
 
 #[test]
@@ -227,9 +225,7 @@ fn appends_run_into_what_was_allocated() {
     let mut bytes = vec![0; 300 << 10];
     assert_eq!(open(&files, "file").pread(&mut bytes, 0).unwrap(), 100 << 10);
     assert!(bytes[..100 << 10] == [1; 100 << 10]);
-    files.unmount().unwrap();
-    drop(files);
-    ground.assert_sound();
+    ground.end(files);
 }
 
 /// What a file has appended and a dead process had told nobody of lies in blocks that look free: nobody is given them
@@ -262,9 +258,7 @@ fn appends_of_a_dead_process_are_found_where_they_lie() {
         let done = open(&files, name).pread(&mut bytes, 0).unwrap();
         assert!(done as u64 == size && bytes[..done].iter().all(|byte| *byte == number), "{name}");
     }
-    files.unmount().unwrap();
-    drop(files);
-    ground.assert_sound();
+    ground.end(files);
 }
 
 /// Where the pages of a file lie, each by itself.
@@ -372,9 +366,7 @@ fn a_file_that_is_appended_and_synced_has_room_until_it_is_closed() {
     assert_eq!(free - files.statfs().blocks_free, 8 + 5);
     let files = ground.remount(files);
     assert_eq!(free - files.statfs().blocks_free, 8 + 5);
-    files.unmount().unwrap();
-    drop(files);
-    ground.assert_sound();
+    ground.end(files);
 }
 
 #[test]
@@ -398,9 +390,7 @@ fn what_was_appended_to_room_outlives_the_process() {
     assert!(bytes[..15_000].iter().all(|&byte| byte == 1), "what was synced");
     assert!(bytes[15_000..105_000].iter().all(|&byte| byte == 2), "what was not");
     drop(file);
-    files.unmount().unwrap();
-    drop(files);
-    ground.assert_sound();
+    ground.end(files);
 }
 
 #[test]
@@ -423,9 +413,7 @@ fn who_finds_no_space_is_given_the_room_of_others() {
     assert_eq!(log.pread(&mut bytes, 0).unwrap(), 18_000);
     assert!(bytes[..18_000].iter().all(|&byte| byte == 1));
     drop((log, other));
-    files.unmount().unwrap();
-    drop(files);
-    ground.assert_sound();
+    ground.end(files);
 }
 
 #[test]
@@ -445,9 +433,7 @@ fn room_is_not_where_a_program_has_allocated_itself() {
     drop(file);
     // Pages 0 to 8, and 10 and 11.
     assert_eq!(free - files.statfs().blocks_free, 9 + 2);
-    files.unmount().unwrap();
-    drop(files);
-    ground.assert_sound();
+    ground.end(files);
 }
 
 /// Whoever records what was appended while the last descriptions are being closed leaves no room behind.
@@ -489,9 +475,7 @@ fn a_closed_file_has_no_room_whoever_syncs_meanwhile() {
         }
     });
     assert_eq!(wrong, 0, "rounds after which a file has more blocks than bytes ask for");
-    files.unmount().unwrap();
-    drop(files);
-    ground.assert_sound();
+    ground.end(files);
 }
 
 /// Whoever reads while a file is cut and written again finds bytes of it, or its end.
@@ -547,9 +531,7 @@ fn what_was_appended_to_room_goes_with_a_cut_and_with_the_file() {
     drop(file);
     files.sync().unwrap();
     assert_eq!(files.statfs().blocks_free, free, "after the unlink");
-    files.unmount().unwrap();
-    drop(files);
-    ground.assert_sound();
+    ground.end(files);
 }
 
 /// The records' extents are not in memory any more then.
@@ -565,7 +547,5 @@ fn what_was_appended_to_room_is_recorded_after_the_close() {
     let mut bytes = vec![0; 20_000];
     assert_eq!(open(&files, "log").pread(&mut bytes, 0).unwrap(), 18_000);
     assert!(bytes[..9000].iter().all(|&byte| byte == 1) && bytes[9000..18_000].iter().all(|&byte| byte == 2));
-    files.unmount().unwrap();
-    drop(files);
-    ground.assert_sound();
+    ground.end(files);
 }

@@ -185,10 +185,15 @@ impl Ground {
 
     /// As [`Disk::remount`].
     pub fn remount(&self, files: FileSystem) -> FileSystem {
+        self.end(files);
+        self.mount(8 << 20)
+    }
+
+    /// Unmounts, and lets fsck look.
+    pub fn end(&self, files: FileSystem) {
         files.unmount().expect("the file system unmounts");
         drop(files);
         self.assert_sound();
-        self.mount(8 << 20)
     }
 
     pub fn assert_sound(&self) {
