@@ -206,32 +206,36 @@ impl Image {
         if allocated.is_ok() && self.mapped == Mapped::Directly && !self.is_cut() {
             self.stores.populate(wide.offset as usize, PAGE_BYTES as usize);
         }
-        let span = match self.fill_holes(wide) {
+        let (span, filled) = match self.fill_holes(wide) {
             // A host that is nearly full has room for less, perhaps.
             Err(Status::CAPACITY_EXCEEDED) => {
                 let narrow = Span { offset: chunk.start(), bytes: self.chunk_len(chunk) };
-                self.fill_holes(narrow).map(|()| narrow)?
+                (narrow, self.fill_holes(narrow)?)
             }
-            filled => filled.map(|()| wide)?,
+            filled => (wide, filled?),
         };
-        // Now, and by no store.
-        rustix::fs::fdatasync(&self.fd).map_err(|_| Status::WRITE_FAULT)?;
-        if !self.is_cut() {
-            self.stores.populate(span.offset as usize, span.bytes as usize);
+        // Without this each page's first store would have the host commit its journal. Where that one fault has left no
+        // hole, the host has committed it already (MAP_SYNC), and mapped all.
+        if filled {
+            rustix::fs::fdatasync(&self.fd).map_err(|_| Status::WRITE_FAULT)?;
+            if !self.is_cut() {
+                self.stores.populate(span.offset as usize, span.bytes as usize);
+            }
         }
         chunks(span).for_each(|(at, _)| self.note_owned(Chunk::of(at)));
         Ok(())
     }
 
-    /// Writes zeroes where a range has no data. Nobody stores there meanwhile: no chunk with a hole is owned.
-    fn fill_holes(&self, span: Span) -> Result<(), Status> {
+    /// Writes zeroes where a range has no data, and answers whether there was such a hole. Nobody stores there
+    /// meanwhile: no chunk with a hole is owned.
+    fn fill_holes(&self, span: Span) -> Result<bool, Status> {
         let seek = |from| match rustix::fs::seek(&self.fd, from) {
             Ok(at) => Ok(at.min(span.end())),
             // Nothing behind it.
             Err(Errno::NXIO) => Ok(span.end()),
             Err(_) => Err(Status::WRITE_FAULT),
         };
-        let mut at = span.offset;
+        let (mut at, mut filled) = (span.offset, false);
         while at < span.end() {
             let hole = seek(SeekFrom::Hole(at))?;
             at = if hole < span.end() { seek(SeekFrom::Data(hole))? } else { hole };
@@ -239,9 +243,10 @@ impl Image {
                 // What would make it longer would hide that it was cut.
                 return Err(Status::WRITE_FAULT);
             }
+            filled |= hole < at;
             self.write_zeroes(hole, at)?;
         }
-        Ok(())
+        Ok(filled)
     }
 
     fn write_zeroes(&self, mut at: u64, end: u64) -> Result<(), Status> {
