@@ -85,6 +85,10 @@ pub fn run(experiment: &dyn Experiment, effort: &Effort) -> Outcome {
             outcome.method = finding.method;
             outcome.limits = finding.limits;
             outcome.measured = finding.series;
+            debug_assert!(
+                finding.cells.iter().all(|cell| cell.goal.is_none()),
+                "cell_goal gives cells their goals"
+            );
             outcome.cells = finding.cells;
             outcome.set_goals(experiment);
             outcome.judge();

@@ -36,6 +36,7 @@ const WASTED_PERCENT: f64 = 10.0;
 
 /// Columns.
 const OVER: &str = "time over perfect knowledge";
+const OVER_NOBODY: &str = "time over no hints";
 const WASTED: &str = "of what came ahead nobody used, %";
 const HITS: &str = "of first uses had come ahead, %";
 const SAVED: &str = "of the time without hints saved, %";
@@ -179,46 +180,51 @@ fn measure(set: &Set, workload: Workload, seed: u64, found: &mut Found) -> Resul
     Ok(())
 }
 
-/// A cell that has to be at most so much.
-fn at_most(row: &str, column: &str, most: f64, ours: f64) -> Cell {
-    Cell { goal: Some(Goal::AtMost(1.0)), ..Cell::new(row, column, most, ours) }
+/// A row of cells: a workload, and who says what.
+fn row(workload: Workload, knows: Knows) -> String {
+    format!("{}, {}", workload.name(), knows.name())
+}
+
+/// What a cell may be at most, if it is judged.
+fn most(row_name: &str, column: &str) -> Option<f64> {
+    let is = |workload, knows| row(workload, knows) == row_name;
+    match column {
+        OVER => [(Workload::InOrder, Knows::FileSystem), (Workload::InOrder, Knows::Program)]
+            .into_iter()
+            .chain([(Workload::Records, Knows::Program)])
+            .any(|(workload, knows)| is(workload, knows))
+            .then_some(OVER_PERFECT),
+        OVER_NOBODY => Some(RANDOM_OVER_OFF),
+        WASTED => is(Workload::Scattered, Knows::FileSystem).then_some(WASTED_PERCENT),
+        _ => None,
+    }
 }
 
 /// Cells of a workload: times over perfect knowledge, and what the prediction was worth.
 fn cells(workload: Workload, found: &Found, cells: &mut Vec<Cell>) {
     for knows in Knows::ALL.into_iter().filter(|knows| !found.of(*knows).is_empty()) {
-        let row = format!("{}, {}", workload.name(), knows.name());
-        let over = found.times(knows).over(&found.perfect_ns).median();
-        let is_judged = match workload {
-            Workload::InOrder => matches!(knows, Knows::FileSystem | Knows::Program),
-            Workload::Records => knows == Knows::Program,
-            _ => false,
+        let row = row(workload, knows);
+        let mut cell = |column: &str, perfect: f64, measured: f64| {
+            cells.push(Cell::new(&row, column, most(&row, column).unwrap_or(perfect), measured));
         };
-        cells.push(match is_judged {
-            true => at_most(&row, OVER, OVER_PERFECT, over),
-            false => Cell::new(&row, OVER, 1.0, over),
-        });
+        cell(OVER, 1.0, found.times(knows).over(&found.perfect_ns).median());
         if knows == Knows::Nobody {
             continue;
         }
         let off = found.times(Knows::Nobody);
+        let over_off = found.times(knows).over(&off).median();
         if workload == Workload::AtRandom {
-            let over = found.times(knows).over(&off).median();
-            cells.push(at_most(&row, "time over no hints", RANDOM_OVER_OFF, over));
+            cell(OVER_NOBODY, 1.0, over_off);
             continue;
         }
         if let Some(wasted) = found.median(knows, |outcome| outcome.wasted_percent) {
-            let is_judged = workload == Workload::Scattered && knows == Knows::FileSystem;
-            cells.push(match is_judged {
-                true => at_most(&row, WASTED, WASTED_PERCENT, wasted),
-                false => Cell::new(&row, WASTED, 0.0, wasted),
-            });
+            cell(WASTED, 0.0, wasted);
         }
         if let Some(hits) = found.median(knows, |outcome| outcome.ahead_percent) {
-            cells.push(Cell::new(&row, HITS, 100.0, hits));
+            cell(HITS, 100.0, hits);
         }
-        let saved = 100.0 * (1.0 - found.times(knows).over(&off).median());
-        cells.push(Cell::new(&row, SAVED, 100.0 * (1.0 - found.perfect_ns.over(&off).median()), saved));
+        let saved = |over_off: f64| 100.0 * (1.0 - over_off);
+        cell(SAVED, saved(found.perfect_ns.over(&off).median()), saved(over_off));
     }
 }
 
@@ -252,6 +258,10 @@ impl Experiment for Readahead {
 
     fn goal(&self) -> Goal {
         Goal::AtLeast(2.0)
+    }
+
+    fn cell_goal(&self, cell: &Cell) -> Option<Goal> {
+        most(&cell.row, &cell.column).map(|_| Goal::AtMost(1.0))
     }
 
     fn run(&self, effort: &Effort) -> Result<Finding, LabError> {
@@ -306,6 +316,24 @@ impl Experiment for Readahead {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Times in order and of records, what scattered files waste, and what random reads lose: no more, no less.
+    #[test]
+    fn the_cells_with_a_goal_are_judged() {
+        let found = || Found {
+            outcomes: [(); 4]
+                .map(|()| vec![Outcome { ns: 1, ahead_percent: Some(1.0), wasted_percent: Some(1.0) }]),
+            perfect_ns: [1.0].into_iter().collect(),
+            link_ns: Samples::default(),
+        };
+        let mut table = Vec::new();
+        for workload in Workload::ALL {
+            cells(workload, &found(), &mut table);
+        }
+        let judged: Vec<&Cell> = table.iter().filter(|cell| Readahead.cell_goal(cell).is_some()).collect();
+        let of = |column: &str| judged.iter().filter(|cell| cell.column == column).count();
+        assert_eq!([of(OVER), of(WASTED), of(OVER_NOBODY), judged.len()], [3, 1, 3, 7]);
+    }
 
     /// The same seed places the same extents and makes the same reads, and all of a file is read once in order.
     #[test]
