@@ -43,6 +43,8 @@ const CACHED_MIB: u64 = 1;
 const CACHE_OVER_OURS: [f64; 2] = [15.0, 12.0];
 /// Those of ext4 on DAX over ours, at least, to read.
 const DAX_OVER_OURS: f64 = 4.0;
+/// Appends with a sync each, of the best file system on DAX's, at most.
+const APPENDS_OF_DAX: f64 = 0.4;
 /// That factor to overwrite, over what the paper gained in writing: a factor of 2.
 const OVER_PRINTED: f64 = 1.59;
 /// As printed: queueing over synchronous, for each of [`FILE_SYSTEMS`]; read, write.
@@ -261,8 +263,41 @@ impl Experiment for Queueing {
 /// Rows of cells that have a goal of their own.
 const MEMORY_ROW: &str = "ext2 with DAX over nvmed, memory";
 const NET_ROW: &str = "ext4 with DAX over nvmed, memory, net of the copy";
+const APPEND_ROW: &str = ", append of 4 KiB + fsync of the call";
+/// Columns of cells beside a rival's figure.
+const NET_OF_DAX: &str = "instructions a 4 KiB net of the copy, for those of ext4 on DAX";
+const PART_OF_DAX: &str = "instructions a 4 KiB, for 0.4 of those of the best on DAX";
+const OF_TMPFS: &str = "instructions a 4 KiB, for those of tmpfs";
 
 impl Xip {
+    /// Ours beside what it may be at most: large reads beside ext4's on DAX, appends beside a part of the best one's on
+    /// DAX. And appends beside the floor's.
+    fn beside(guests: &Guests, effort: &Effort) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        let dax = |of: &&str| format!("{of}{DAX}");
+        for call_bytes in LARGE_CALLS {
+            let load = Load { call_bytes, ..Load::read(beside_mib(effort)) };
+            let net = |name: &str| guests.region(name, load).map(Region::net_per_4k);
+            for ours in [OURS, OURS_SHARED] {
+                let row = format!("{ours}, read, calls of {} KiB", call_bytes >> 10);
+                if let (Some(rival), Some(measured)) = (net(&dax(&"ext4")), net(ours)) {
+                    cells.push(Cell::new(&row, NET_OF_DAX, rival, measured));
+                }
+            }
+        }
+        let all = |name: &str| guests.region(name, Load::APPEND).map(Region::total_per_4k);
+        let best = ["ext2", "ext4", "xfs"].iter().filter_map(|of| all(&dax(of))).min_by(f64::total_cmp);
+        let part = best.map(|best| best * APPENDS_OF_DAX);
+        for ours in [OURS, OURS_SHARED] {
+            for (column, beside) in [(PART_OF_DAX, part), (OF_TMPFS, all(TMPFS))] {
+                if let (Some(beside), Some(measured)) = (beside, all(ours)) {
+                    cells.push(Cell::new(&format!("{ours}{APPEND_ROW}"), column, beside, measured));
+                }
+            }
+        }
+        cells
+    }
+
     /// What is not in the paper: calls of other sizes, and appends.
     fn listed(guests: &Guests, effort: &Effort) -> Vec<String> {
         let names: Vec<String> = ["ext2", "ext4", "xfs"]
@@ -310,7 +345,13 @@ impl Experiment for Xip {
 
     fn cell_goal(&self, cell: &Cell) -> Option<Goal> {
         let is_write = cell.column.starts_with(Direction::Write.name());
-        (cell.row == NET_ROW && is_write).then_some(Goal::AtLeast(OVER_PRINTED))
+        let is_private_append = cell.row == format!("{OURS}{APPEND_ROW}");
+        match cell.column.as_str() {
+            _ if cell.row == NET_ROW && is_write => Some(Goal::AtLeast(OVER_PRINTED)),
+            NET_OF_DAX => Some(Goal::AtMost(1.0)),
+            PART_OF_DAX if is_private_append => Some(Goal::AtMost(1.0)),
+            _ => None,
+        }
     }
 
     fn run(&self, effort: &Effort) -> Result<Finding, LabError> {
@@ -336,6 +377,7 @@ impl Experiment for Xip {
                 }
             }
         }
+        cells.extend(Self::beside(&guests, effort));
         Ok(guests.finding(effort, series, cells, Self::listed(&guests, effort)))
     }
 }
