@@ -311,6 +311,13 @@ impl Inode {
         !self.late.load(Ordering::Relaxed) && !self.late.swap(true, Ordering::SeqCst)
     }
 
+    /// Whether its times of modification and change are this one, and wait to be written.
+    #[inline]
+    pub(crate) fn is_late_since(&self, now: i64) -> bool {
+        let is_now = |time: &AtomicI64| time.load(Ordering::Relaxed) == now;
+        self.late.load(Ordering::SeqCst) && is_now(&self.mtime_ns) && is_now(&self.ctime_ns)
+    }
+
     /// Whether somebody has it open, or keeps it: without a name it lives on.
     pub(crate) fn is_used(&self) -> bool {
         self.opens.load(Ordering::SeqCst) > 0 || self.kept.load(Ordering::SeqCst) > 0

@@ -130,19 +130,28 @@ impl InPlace {
     /// Copies bytes to `to` of the medium, which others may be copying as those at `at` of a file, and settles them.
     #[inline]
     fn copy_in(&self, inode: &Inode, at: ByteOffset, to: u64, from: &[u8]) -> Result<(), Status> {
-        let mut done = 0;
-        while done < from.len() {
-            let position = at + done as u64;
-            let part = ((STRIPE_BYTES - position.0 % STRIPE_BYTES) as usize).min(from.len() - done);
-            let storing = self.stripes.of(inode.ino, position).store();
-            // What of a program's buffer is not there is told at the door, when the call ends.
-            let stored = self.medium.take(to + done as u64, &from[done..done + part]);
-            self.medium.settle();
-            drop(storing);
-            stored?;
-            done += part;
+        let left = (STRIPE_BYTES - at.0 % STRIPE_BYTES) as usize;
+        if from.len() <= left {
+            return self.copy_in_one(self.stripes.of(inode.ino, at), to, from);
+        }
+        let (first, rest) = from.split_at(left);
+        self.copy_in_one(self.stripes.of(inode.ino, at), to, first)?;
+        let mut done = left as u64;
+        for part in rest.chunks(STRIPE_BYTES as usize) {
+            self.copy_in_one(self.stripes.of(inode.ino, at + done), to + done, part)?;
+            done += part.len() as u64;
         }
         Ok(())
+    }
+
+    /// As [`InPlace::copy_in`], of one stripe.
+    #[inline]
+    fn copy_in_one(&self, stripe: &Stripe, to: u64, from: &[u8]) -> Result<(), Status> {
+        let _storing = stripe.store();
+        // What of a program's buffer is not there is told at the door, when the call ends.
+        let stored = self.medium.take(to, from);
+        self.medium.settle();
+        stored.map(|_| ())
     }
 
     /// Zeroes what lies behind an end in its block, at `to` of the medium.

@@ -118,7 +118,9 @@ impl Metadata {
     #[inline]
     pub(crate) fn modified(&self, inode: &Arc<Inode>) {
         let now = self.now_ns();
-        self.touch(inode, None, Some(now), Some(now));
+        if !inode.is_late_since(now) {
+            self.touch(inode, None, Some(now), Some(now));
+        }
         if inode.mode() & (MODE_SETUID | MODE_SETGID) != 0 {
             self.strip(inode);
         }
