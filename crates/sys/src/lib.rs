@@ -12,6 +12,8 @@ mod access;
 pub mod atomic;
 #[allow(unsafe_code, reason = "the time stamp counter is read by an instruction")]
 mod clock;
+#[allow(unsafe_code, reason = "an instruction that not every processor has")]
+mod crc;
 mod descriptor;
 #[allow(unsafe_code, reason = "copies to and from addresses that a program names")]
 #[cfg_attr(feature = "model", allow(dead_code, reason = "in a model nothing is copied from a program"))]
@@ -46,6 +48,7 @@ mod userfault;
 mod words;
 
 pub use clock::{TickClock, host_clock, monotonic_ns};
+pub use crc::crc32c_of_few;
 pub use descriptor::{QUIET, QUIET_LEAST, QuietFd, forget_quiet, is_quiet, next_quiet};
 pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;
