@@ -523,6 +523,7 @@ impl Image {
 
     /// Whether something of the image is missing that was stored to: by a load from the last page of that. Where that
     /// page has been discarded the host is asked, until it or a later one is stored to again.
+    #[inline]
     fn looks_cut(&self) -> bool {
         let last = self.last_page.load(Ordering::Acquire);
         if last == NO_PAGE {

@@ -7,6 +7,10 @@ use nvmed_mutant::Mutant;
 use nvmed_sys::Mapping;
 use nvmed_sys::door::{self, LINE_BYTES};
 
+/// Bytes up to which ordinary stores that are written back take less than it takes to find the whole lines among them:
+/// a record of a log, mostly.
+const FEW_BYTES: usize = 4 * LINE_BYTES;
+
 /// How this processor writes a line of its caches back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteBack {
@@ -76,12 +80,15 @@ impl WriteBack {
     }
 
     /// Writes the lines of `bytes` bytes at `at` back.
+    #[inline]
     fn lines(self, memory: &Mapping, at: usize, bytes: usize) {
-        let begin = at & !(LINE_BYTES - 1);
-        for line in (begin..at + bytes).step_by(LINE_BYTES) {
-            assert!(line < memory.len(), "a line at {line} of {} bytes", memory.len());
-            // SAFETY: the address is inside the mapping, which lives as long as `memory` is borrowed.
+        let end = at + bytes;
+        assert!(end <= memory.len(), "lines up to {end} of {} bytes", memory.len());
+        let mut line = at & !(LINE_BYTES - 1);
+        while line < end {
+            // SAFETY: the address is before `end`, so inside the mapping, which lives as long as `memory` is borrowed.
             unsafe { self.line(memory.address().add(line)) }
+            line += LINE_BYTES;
         }
     }
 
@@ -108,7 +115,12 @@ impl WriteBack {
     ///
     /// # Panics
     /// When the range is not inside the mapping.
+    #[inline]
     pub(crate) fn write(self, memory: &Mapping, at: usize, bytes: &[u8]) {
+        if bytes.len() <= FEW_BYTES {
+            memory.write(at, bytes);
+            return self.lines(memory, at, written_back(at as u64, bytes.len() as u64) as usize);
+        }
         // SAFETY: a slice is valid for its length, and lives during the call.
         unsafe { self.store_all(memory, at, bytes.as_ptr(), bytes.len()) }
     }
@@ -195,6 +207,7 @@ impl WriteBack {
 }
 
 /// How many bytes of a store of `bytes` at `at`, from the first on, are on their way: all, if no mistake is made.
+#[inline]
 pub(crate) fn written_back(at: u64, bytes: u64) -> u64 {
     let ragged = if Mutant::WrongRange.is_made() { (at + bytes) % LINE_BYTES as u64 } else { 0 };
     bytes.saturating_sub(ragged)

@@ -334,6 +334,7 @@ impl Medium {
     ///
     /// # Errors
     /// As [`crate::Memory::fence`].
+    #[inline]
     pub(crate) fn fence(&self) -> Result<(), Status> {
         match &self.bytes {
             Bytes::File(image) => self.fence_file(image),
@@ -341,10 +342,12 @@ impl Medium {
         }
     }
 
+    #[inline]
     fn fence_file(&self, image: &Image) -> Result<(), Status> {
-        if self.flush == FlushTo::Process {
-            return image.check();
-        }
+        if self.flush == FlushTo::Process { image.check() } else { self.sync_file(image) }
+    }
+
+    fn sync_file(&self, image: &Image) -> Result<(), Status> {
         if self.flush == FlushTo::Dax {
             image.check()?;
         }

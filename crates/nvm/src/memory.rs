@@ -350,9 +350,25 @@ impl Memory {
     ///
     /// # Errors
     /// The host has no room for them or cannot write, or the file was cut short. Some may be stored.
+    #[inline]
     pub fn store(&self, at: u64, bytes: &[u8]) -> Result<(), Status> {
         let span = self.inside(at, bytes.len());
         self.note(|| What::Store { at, bytes: bytes.to_vec() });
+        let way = self.medium.write_back;
+        let present = if self.buffer.is_some() { None } else { self.medium.present_to_store(span) };
+        if let Some(memory) = present {
+            way.write(memory, at as usize, bytes);
+            if !memory.is_cut() {
+                self.note_written_back(span);
+                return Ok(());
+            }
+        }
+        self.store_with_care(span, bytes)
+    }
+
+    /// As [`Memory::store`], whatever that takes; some may be stored already.
+    #[inline(never)]
+    fn store_with_care(&self, span: Span, bytes: &[u8]) -> Result<(), Status> {
         let way = self.medium.write_back;
         self.put(
             span,
@@ -529,6 +545,7 @@ impl Memory {
     /// # Errors
     /// The host could not, now or before: what was stored since the last fence that succeeded may be lost, and every
     /// fence fails from then on. Or a file was cut short of what was stored.
+    #[inline]
     pub fn fence(&self) -> Result<(), Status> {
         self.settle();
         let fence = if cfg!(debug_assertions) { self.record.get().map(|it| it.begin_fence()) } else { None };
