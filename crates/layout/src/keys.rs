@@ -125,10 +125,16 @@ pub fn zone_of(prefix: &[u8]) -> Option<Ino> {
     chunk(prefix, 0).map(Ino)
 }
 
+/// The parts of the key of an entry, for who joins them himself; see [`entry`].
+#[inline]
+pub fn entry_joined<'a>(prefix: &'a [u8], name: &'a [u8]) -> [&'a [u8]; 3] {
+    [prefix, &[NAME], name]
+}
+
 /// The entry `name` of a directory; an empty name gives the key that all its entries follow.
 #[inline]
 pub fn entry(prefix: &[u8], name: &[u8]) -> Key {
-    Key::join([prefix, &[NAME], name])
+    Key::join(entry_joined(prefix, name))
 }
 
 /// The key that follows all entries of a directory.

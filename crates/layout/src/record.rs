@@ -3,7 +3,7 @@
 
 use crate::FILE_BYTES_MAX;
 use crate::file_type::{FileType, MODE_KIND};
-use crate::varint::{self, Reader};
+use crate::varint::{self, NUMBER_BYTES_MAX, Reader, Writer};
 use core::ops::Range;
 use nvmed_mutant::Mutant;
 use nvmed_units::{Block, Ino, Page};
@@ -57,6 +57,10 @@ struct RawExtentValue {
 
 /// Bytes of most records: a buffer to read one into.
 pub const RECORD_BYTES_USUAL: usize = 128;
+
+/// What every record has, and the extents in one: mode, sections, seven numbers and a time, the count and three numbers
+/// an extent.
+const FIXED_BYTES_MAX: usize = 2 + 1 + 7 * NUMBER_BYTES_MAX + 8 + 1 + 3 * NUMBER_BYTES_MAX * INLINE_EXTENTS;
 /// Bytes of an extent record's value.
 pub const EXTENT_BYTES: usize = 16;
 /// Bytes of the counters.
@@ -266,22 +270,32 @@ impl Record {
 
     /// Appends the record's bytes.
     pub fn encode_to(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(
-            &u16::try_from(self.mode).expect("kind and permissions have sixteen bits").to_le_bytes(),
-        );
-        out.push(self.sections());
+        let mut fixed = Writer::<FIXED_BYTES_MAX>::new();
+        let mode = u16::try_from(self.mode).expect("kind and permissions have sixteen bits");
+        fixed.array(mode.to_le_bytes());
+        fixed.byte(self.sections());
         for number in [u64::from(self.nlink), u64::from(self.uid), u64::from(self.gid), self.size] {
-            varint::put(out, number);
+            fixed.number(number);
         }
-        out.extend_from_slice(&self.mtime_ns.to_le_bytes());
+        fixed.array(self.mtime_ns.to_le_bytes());
         for time in [self.atime_ns, self.ctime_ns, self.btime_ns] {
-            varint::put_signed(out, time.wrapping_sub(self.mtime_ns));
+            fixed.signed(time.wrapping_sub(self.mtime_ns));
         }
-        if self.flags & FLAG_KEYED_EXTENTS != 0 {
-            varint::put(out, u64::from(self.extent_count));
-            varint::put(out, self.blocks);
+        let keyed = self.flags & FLAG_KEYED_EXTENTS != 0;
+        if keyed {
+            fixed.number(u64::from(self.extent_count));
+            fixed.number(self.blocks);
         } else {
-            self.encode_tail(out);
+            self.encode_extents(&mut fixed);
+        }
+        out.extend_from_slice(fixed.bytes());
+        match &self.tail {
+            Tail::Target(target) if !keyed => out.extend_from_slice(target),
+            Tail::Data(bytes) if !keyed => {
+                varint::put(out, bytes.len() as u64);
+                out.extend_from_slice(bytes);
+            }
+            _ => {}
         }
         if let Some(xattrs) = &self.xattrs {
             varint::put(out, xattrs.len() as u64);
@@ -292,24 +306,19 @@ impl Record {
         }
     }
 
-    fn encode_tail(&self, out: &mut Vec<u8>) {
-        match &self.tail {
-            Tail::Target(target) => out.extend_from_slice(target),
-            Tail::Data(bytes) => {
-                varint::put(out, bytes.len() as u64);
-                out.extend_from_slice(bytes);
-            }
-            Tail::Extents(_) if self.extent_count == 0 => {}
-            Tail::Extents(_) => {
-                out.push(u8::try_from(self.extent_count).expect("a record holds four extents at most"));
-                let mut end = Page::FIRST;
-                for extent in self.inline_extents() {
-                    varint::put(out, extent.logical - end);
-                    varint::put(out, extent.physical.0);
-                    varint::put(out, u64::from(extent.blocks) << 1 | u64::from(extent.flags));
-                    end = extent.logical_end();
-                }
-            }
+    #[inline]
+    fn encode_extents(&self, out: &mut Writer<FIXED_BYTES_MAX>) {
+        let extents = self.inline_extents();
+        if extents.is_empty() {
+            return;
+        }
+        out.byte(u8::try_from(extents.len()).expect("a record holds four extents at most"));
+        let mut end = Page::FIRST;
+        for extent in extents {
+            out.number(extent.logical - end);
+            out.number(extent.physical.0);
+            out.number(u64::from(extent.blocks) << 1 | u64::from(extent.flags));
+            end = extent.logical_end();
         }
     }
 

@@ -11,10 +11,80 @@ pub fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Appends a signed number: small ones of either sign are short.
+/// A signed number as one without a sign: small ones of either sign are small.
 #[inline]
-pub(crate) fn put_signed(out: &mut Vec<u8>, number: i64) {
-    put(out, (number << 1 ^ number >> 63).cast_unsigned());
+fn unsigned(number: i64) -> u64 {
+    (number << 1 ^ number >> 63).cast_unsigned()
+}
+
+/// Bytes of the longest number.
+pub(crate) const NUMBER_BYTES_MAX: usize = 10;
+
+/// At most `N` bytes being put together, each number counted as the longest: what has all its room beforehand need not
+/// look for it byte by byte.
+pub(crate) struct Writer<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Writer<N> {
+    /// None yet.
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { bytes: [0; N], len: 0 }
+    }
+
+    /// What was put.
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// A byte.
+    #[inline]
+    pub(crate) fn byte(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    /// Some bytes.
+    #[inline]
+    pub(crate) fn array<const M: usize>(&mut self, bytes: [u8; M]) {
+        self.bytes[self.len..][..M].copy_from_slice(&bytes);
+        self.len += M;
+    }
+
+    /// A number, as [`put`] does.
+    #[inline(always)]
+    pub(crate) fn number(&mut self, number: u64) {
+        if number < 1 << 7 { self.byte(number as u8) } else { self.long(number) }
+    }
+
+    /// A signed number.
+    #[inline]
+    pub(crate) fn signed(&mut self, number: i64) {
+        self.number(unsigned(number));
+    }
+
+    /// A number of more than one byte. Of more than two all groups of seven bits are spread over bytes at once.
+    #[inline(never)]
+    fn long(&mut self, number: u64) {
+        if number < 1 << 14 {
+            return self.array([number as u8 | 0x80, (number >> 7) as u8]);
+        }
+        const MORE: u64 = 0x8080_8080_8080_8080;
+        let low = number & 0x00ff_ffff_ffff_ffff;
+        let low = low & 0x0000_0000_0fff_ffff | (low & 0x00ff_ffff_f000_0000) << 4;
+        let low = low & 0x0000_3fff_0000_3fff | (low & 0x0fff_c000_0fff_c000) << 2;
+        let low = low & 0x007f_007f_007f_007f | (low & 0x3f80_3f80_3f80_3f80) << 1;
+        let count = (u64::BITS as usize + 6 - number.leading_zeros() as usize) / 7;
+        let place = self.bytes[self.len..].first_chunk_mut::<NUMBER_BYTES_MAX>();
+        let place = place.expect("there is room for the longest number behind all that is put");
+        place[..8].copy_from_slice(&(low | MORE).to_le_bytes());
+        place[8..].copy_from_slice(&[(number >> 56) as u8 | 0x80, (number >> 63) as u8]);
+        place[count - 1] &= 0x7f;
+        self.len += count;
+    }
 }
 
 /// Bytes being taken apart; everything answers none at their end and on nonsense.
@@ -87,7 +157,11 @@ mod tests {
             let numbers: Vec<u64> = numbers.into_iter().map(|(number, shift)| number >> shift).collect();
             for &number in &numbers {
                 put(&mut bytes, number);
-                put_signed(&mut bytes, number.cast_signed());
+                put(&mut bytes, unsigned(number.cast_signed()));
+                let mut writer = Writer::<30>::new();
+                writer.number(number);
+                writer.signed(number.cast_signed());
+                prop_assert!(bytes.ends_with(writer.bytes()), "one form for one number");
             }
             let mut reader = Reader(&bytes);
             for &number in &numbers {
@@ -105,6 +179,18 @@ mod tests {
                 put(&mut again, number);
                 let end = bytes.len() - reader.0.len();
                 prop_assert_eq!(&bytes[end - again.len()..end], &again[..], "one form for one number");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_each_length_are_written_as_they_are_put() {
+        for shift in 0..64 {
+            for number in [1 << shift, (1 << shift) - 1, u64::MAX >> shift] {
+                let (mut bytes, mut writer) = (Vec::new(), Writer::<10>::new());
+                put(&mut bytes, number);
+                writer.number(number);
+                assert_eq!(writer.bytes(), bytes, "{number:#x}");
             }
         }
     }
