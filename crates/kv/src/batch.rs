@@ -30,14 +30,44 @@ impl Batch {
 
     /// Sets `key` to `value`. A key or value that is too long makes `apply` fail.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.put_joined([key, &[], &[]], value);
+    }
+
+    /// As [`Batch::put`], of the key that the parts make one after the other.
+    #[inline]
+    pub fn put_joined(&mut self, key: [&[u8]; 3], value: &[u8]) {
         self.puts += 1;
         self.push(PUT, key, value);
+    }
+
+    /// As [`Batch::put_joined`], of the value that `write` appends to what it is given. Nothing is put where `write` says
+    /// no, which is answered.
+    #[inline]
+    pub fn put_written(&mut self, key: [&[u8]; 3], write: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
+        let start = self.bytes.len();
+        self.push(PUT, key, &[]);
+        let before = self.bytes.len();
+        if !write(&mut self.bytes) {
+            self.bytes.truncate(start);
+            return false;
+        }
+        self.puts += 1;
+        let bytes = self.bytes.len() - before;
+        match length(bytes, VALUE_BYTES_MAX) {
+            // A key that was refused was not put, and nothing of the batch counts.
+            Some(value) if before > start => {
+                self.bytes[start + 3..start + OPERATION_HEADER].copy_from_slice(&value.to_le_bytes());
+            }
+            Some(_) => {}
+            None => _ = self.refused.get_or_insert(KvError::ValueTooLong { bytes }),
+        }
+        true
     }
 
     /// Removes `key`; it need not exist. The whole batch may then use the space kept for deleting.
     pub fn delete(&mut self, key: &[u8]) {
         self.headroom = true;
-        self.push(DELETE, key, &[]);
+        self.push(DELETE, [key, &[], &[]], &[]);
     }
 
     /// Removes every key at or above `from` and below `to`; none, when `to` is not above `from`.
@@ -48,7 +78,7 @@ impl Batch {
         if to.len() > KEY_BYTES_MAX {
             self.refused.get_or_insert(KvError::KeyTooLong { bytes: to.len() });
         } else {
-            self.push(DELETE_RANGE, from, to);
+            self.push(DELETE_RANGE, [from, &[], &[]], to);
         }
     }
 
@@ -88,12 +118,13 @@ impl Batch {
         self.bytes.len()
     }
 
-    fn push(&mut self, kind: u8, key: &[u8], value: &[u8]) {
+    fn push(&mut self, kind: u8, key: [&[u8]; 3], value: &[u8]) {
+        let bytes = key.iter().map(|part| part.len()).sum();
         let (Some(key_bytes), Some(value_bytes)) =
-            (length(key, KEY_BYTES_MAX), length(value, VALUE_BYTES_MAX))
+            (length(bytes, KEY_BYTES_MAX), length(value.len(), VALUE_BYTES_MAX))
         else {
-            let refusal = if key.len() > KEY_BYTES_MAX {
-                KvError::KeyTooLong { bytes: key.len() }
+            let refusal = if bytes > KEY_BYTES_MAX {
+                KvError::KeyTooLong { bytes }
             } else {
                 KvError::ValueTooLong { bytes: value.len() }
             };
@@ -103,9 +134,13 @@ impl Batch {
         let mut header = [kind, 0, 0, 0, 0];
         header[1..3].copy_from_slice(&key_bytes.to_le_bytes());
         header[3..5].copy_from_slice(&value_bytes.to_le_bytes());
-        self.bytes.reserve(OPERATION_HEADER + key.len() + value.len());
+        self.bytes.reserve(OPERATION_HEADER + bytes + value.len());
         self.bytes.extend_from_slice(&header);
-        self.bytes.extend_from_slice(key);
+        for part in key {
+            if !part.is_empty() {
+                self.bytes.extend_from_slice(part);
+            }
+        }
         self.bytes.extend_from_slice(value);
     }
 
@@ -147,8 +182,8 @@ impl Batch {
     }
 }
 
-fn length(bytes: &[u8], max: usize) -> Option<u16> {
-    u16::try_from(bytes.len()).ok().filter(|_| bytes.len() <= max)
+fn length(bytes: usize, max: usize) -> Option<u16> {
+    u16::try_from(bytes).ok().filter(|_| bytes <= max)
 }
 
 /// One change.
@@ -257,9 +292,57 @@ mod tests {
         }
 
         #[test]
+        fn what_is_written_is_what_is_put(
+            key in prop::collection::vec(any::<u8>(), 0..40),
+            cut in 0usize..40,
+            value in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let (mut put, mut written) = (Batch::new(), Batch::new());
+            put.put(b"first", b"one");
+            written.put(b"first", b"one");
+            let refuse = |out: &mut Vec<u8>| {
+                out.extend_from_slice(b"nothing");
+                false
+            };
+            prop_assert!(!written.put_written([b"no", b"", b""], refuse));
+            put.put(&key, &value);
+            let (left, right) = key.split_at(cut.min(key.len()));
+            let write = |out: &mut Vec<u8>| {
+                out.extend_from_slice(&value);
+                true
+            };
+            prop_assert!(written.put_written([left, b"", right], write));
+            prop_assert_eq!(put.encoded().unwrap(), written.encoded().unwrap());
+            prop_assert_eq!(put.puts(), written.puts());
+        }
+
+        #[test]
         fn fuzz_operations(bytes in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..200)) {
             let ends = Operations::new(&bytes).take(300).count();
             prop_assert!(ends < 300, "reading never ends");
+        }
+    }
+
+    #[test]
+    fn what_is_written_too_long_is_refused_as_what_is_put_too_long() {
+        let refused = |key: &[u8], bytes: usize| {
+            let mut batch = Batch::new();
+            batch.put_written([key, b"", b""], |out| {
+                out.resize(out.len() + bytes, 0);
+                true
+            });
+            batch.encoded().map(<[u8]>::len).map_err(|error| error.to_string())
+        };
+        let put = |key: &[u8], bytes: usize| {
+            let mut batch = Batch::new();
+            batch.put(key, &vec![0; bytes]);
+            batch.encoded().map(<[u8]>::len).map_err(|error| error.to_string())
+        };
+        for (key, bytes) in
+            [(KEY_BYTES_MAX, VALUE_BYTES_MAX), (1, VALUE_BYTES_MAX + 1), (KEY_BYTES_MAX + 1, 4)]
+        {
+            let key = vec![1; key];
+            assert_eq!(refused(&key, bytes), put(&key, bytes));
         }
     }
 }

@@ -7,7 +7,8 @@
 use crate::log::Appender;
 use crate::stream::Sequence;
 use crate::{KvError, Store};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use nvmed_io::caller::{self, Urgency};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Condvar, Mutex, MutexGuard};
@@ -33,6 +34,8 @@ const EIO: i32 = 5;
 pub(crate) struct Commits {
     rounds: Mutex<Rounds>,
     over: Condvar,
+    /// The last batch that is durable, as the rounds have it, for who only asks.
+    durable: AtomicU64,
     /// Held by the leader of a round, during its I/O.
     appender: Mutex<Appender>,
     /// Appends when [`Store::settle_if_quiet`] last looked.
@@ -84,6 +87,7 @@ impl Commits {
         Self {
             rounds: Mutex::new(rounds),
             over: Condvar::new(),
+            durable: AtomicU64::new(durable.0),
             appender: Mutex::new(appender),
             appends_seen: AtomicU64::new(0),
         }
@@ -248,6 +252,7 @@ impl Store {
         let mut rounds = self.commits.rounds.lock();
         assert!(rounds.running, "two rounds ran at once");
         rounds.finish(&outcome);
+        self.commits.durable.store(rounds.durable.0, Release);
         if rounds.waiting > 0 {
             self.commits.over.notify_all();
         }
@@ -294,7 +299,10 @@ impl Store {
             }
             return Ok(Done { durable, flushed: flush, appended: false });
         }
-        self.store_epoch()?;
+        if !appender.has_epoch() {
+            self.store_epoch()?;
+            appender.epoch_stored();
+        }
         let before = before || flush_first > flushed;
         if before {
             self.disk.flush()?;
@@ -347,9 +355,10 @@ impl Store {
     }
 
     /// The last batch known to be durable.
+    #[inline]
     #[must_use]
     pub fn durable(&self) -> Sequence {
-        self.commits.rounds.lock().durable
+        Sequence(self.commits.durable.load(Acquire))
     }
 }
 

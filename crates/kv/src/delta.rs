@@ -9,6 +9,7 @@
 //! its key is in: a range that comes marks the entries in it as deleted.
 
 use crate::intervals::Intervals;
+use crate::layout::{put_u16, put_u32, u16_at, u32_at};
 use crate::stream::Sequence;
 use crate::table::{Table, hash};
 use core::cmp::Ordering;
@@ -166,9 +167,13 @@ impl Delta {
     }
 
     fn key(&self, entry: u32) -> &[u8] {
-        let at = entry as usize;
-        let length = usize::from(self.word(at));
-        &self.arena[at + ENTRY_HEADER..at + ENTRY_HEADER + length]
+        let (header, rest) = self.arena[entry as usize..].split_at(ENTRY_HEADER);
+        &rest[..usize::from(u16_at(header, 0))]
+    }
+
+    /// What lies before the key of an entry, at once.
+    fn header(&self, entry: u32) -> [u8; ENTRY_HEADER] {
+        *self.arena[entry as usize..].first_chunk().expect("an entry begins with a header")
     }
 
     fn value(&self, entry: u32) -> Option<&[u8]> {
@@ -182,10 +187,6 @@ impl Delta {
         u16::from_le_bytes([self.arena[at], self.arena[at + 1]])
     }
 
-    fn set_word(&mut self, at: usize, value: u16) {
-        self.arena[at..at + 2].copy_from_slice(&value.to_le_bytes());
-    }
-
     fn number(&self, at: usize) -> u32 {
         u32::from_le_bytes([self.arena[at], self.arena[at + 1], self.arena[at + 2], self.arena[at + 3]])
     }
@@ -193,11 +194,6 @@ impl Delta {
     /// The batch of an entry.
     fn batch(&self, entry: u32) -> Sequence {
         Sequence(self.base.0 + u64::from(self.number(entry as usize + AT_BATCH)))
-    }
-
-    fn set_batch(&mut self, entry: u32, batch: Sequence) {
-        let (at, number) = (entry as usize + AT_BATCH, self.count(batch));
-        self.arena[at..at + 4].copy_from_slice(&number.to_le_bytes());
     }
 
     /// A batch as entries name it.
@@ -311,12 +307,13 @@ impl Delta {
             self.place(key, entry);
             return true;
         };
-        self.puts -= usize::from(self.word(entry as usize + AT_VALUE) != DELETED);
+        let header = self.header(entry);
+        self.puts -= usize::from(u16_at(&header, AT_VALUE) != DELETED);
         self.puts += usize::from(value.is_some());
-        let keep = self.batch(entry) <= kept;
-        if keep || !self.overwrite(entry, value, batch) {
+        let keep = self.base.0 + u64::from(u32_at(&header, AT_BATCH)) <= kept.0;
+        if keep || !self.overwrite(entry, &header, value, batch) {
             // Without a snapshot that sees it, the old one is only in the way of whoever looks for older ones.
-            let older = if keep { entry } else { self.number(entry as usize + AT_OLDER) };
+            let older = if keep { entry } else { u32_at(&header, AT_OLDER) };
             let moved = self.push(key, value, batch, older);
             self.table.replace(hash, entry, moved);
             self.place(key, moved);
@@ -339,7 +336,7 @@ impl Delta {
                     self.table.replace(hash(self.key(entry)), entry, moved);
                     self.leaves[at.leaf as usize].entries[usize::from(at.index)] = moved;
                 } else {
-                    self.overwrite(entry, None, batch);
+                    self.overwrite(entry, &self.header(entry), None, batch);
                 }
             }
             at = next;
@@ -368,19 +365,23 @@ impl Delta {
     }
 
     /// Puts the new value where the old one is, if it fits.
-    fn overwrite(&mut self, entry: u32, value: Change<'_>, batch: Sequence) -> bool {
-        let at = entry as usize;
-        if let Some(value) = value {
-            if value.len() > usize::from(self.word(at + AT_CAPACITY)) {
-                return false;
-            }
-            let start = at + ENTRY_HEADER + usize::from(self.word(at));
-            self.arena[start..start + value.len()].copy_from_slice(value);
-            self.set_word(at + AT_VALUE, value.len() as u16);
-        } else {
-            self.set_word(at + AT_VALUE, DELETED);
+    fn overwrite(
+        &mut self,
+        entry: u32,
+        header: &[u8; ENTRY_HEADER],
+        value: Change<'_>,
+        batch: Sequence,
+    ) -> bool {
+        let bytes = value.unwrap_or(&[]);
+        if bytes.len() > usize::from(u16_at(header, AT_CAPACITY)) {
+            return false;
         }
-        self.set_batch(entry, batch);
+        let number = self.count(batch);
+        let (start, key) = (entry as usize, usize::from(u16_at(header, 0)));
+        let (header, rest) = self.arena[start..].split_at_mut(ENTRY_HEADER);
+        put_u16(header, AT_VALUE, value.map_or(DELETED, |bytes| bytes.len() as u16));
+        put_u32(header, AT_BATCH, number);
+        rest[key..key + bytes.len()].copy_from_slice(bytes);
         true
     }
 

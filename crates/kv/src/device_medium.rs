@@ -130,6 +130,7 @@ impl DeviceMedium {
     }
 
     /// The device's block that `block` is, and how many follow it there.
+    #[inline]
     fn locate(&self, block: Block) -> Option<(Block, u64)> {
         let mut offset = block.0;
         for run in self.runs().iter() {

@@ -151,6 +151,8 @@ pub(crate) struct Appender {
     twin: Option<StreamBlock>,
     read: bool,
     homeless: Option<(Block, Vec<u8>)>,
+    /// The epoch of what is appended is on the medium.
+    has_epoch: bool,
 }
 
 impl Appender {
@@ -161,7 +163,18 @@ impl Appender {
         buffer[HEADER_BYTES..][..tail.payload.len()].copy_from_slice(&tail.payload);
         let Tail { newest, settled, begun, twin, read, homeless, .. } = tail;
         let seed = Seed::of(identity);
-        Self { seed, layout, position, buffer, newest, settled, begun, twin, read, homeless }
+        let has_epoch = false;
+        Self { seed, layout, position, buffer, newest, settled, begun, twin, read, homeless, has_epoch }
+    }
+
+    /// Whether a superblock with the epoch of what is appended was written.
+    pub(crate) fn has_epoch(&self) -> bool {
+        self.has_epoch
+    }
+
+    /// It was.
+    pub(crate) fn epoch_stored(&mut self) {
+        self.has_epoch = true;
     }
 
     pub(crate) fn position(&self) -> Position {

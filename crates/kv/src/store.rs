@@ -464,6 +464,14 @@ impl Store {
         Ok(count)
     }
 
+    /// Tree blocks in all, those in use, and bytes of the log that no checkpoint has: of [`Store::stats`] what a
+    /// program looks at that watches the room for its changes.
+    #[must_use]
+    pub fn room_stats(&self) -> [u64; 3] {
+        let state = self.state.read();
+        [state.total, state.used, state.end - state.head]
+    }
+
     /// Counters since `open`.
     #[must_use]
     pub fn stats(&self) -> Stats {
