@@ -3,6 +3,7 @@
 use crate::blocks::reservation::{Ahead, Purse};
 use crate::extent::Whereabouts;
 use crate::flight::Flights;
+use crate::memory::Slot;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::{Object, Readahead};
 use nvmed_io::{Handle, caller};
@@ -215,7 +216,7 @@ pub(crate) struct FileData {
     /// The allocation group that its blocks, or those of a directory's files, were found in last; a hint.
     pub(crate) group: AtomicU32,
     /// Where the memory says the size, while the record does not.
-    pub(crate) slot: Mutex<Option<u32>>,
+    pub(crate) slot: Mutex<Slot>,
     /// Whether the size is newer than the record and the memory has no slot for it.
     pub(crate) exposed: AtomicBool,
     /// Whether the inode is in the list of dirty ones.
@@ -261,7 +262,7 @@ impl FileData {
             prealloc_blocks: AtomicU32::new(AS_MOUNTED),
             residence: Residence::new(in_record),
             group: AtomicU32::new(u32::MAX),
-            slot: Mutex::new(None),
+            slot: Mutex::default(),
             exposed: AtomicBool::new(false),
             listed: AtomicBool::new(false),
             errors: AtomicU32::new(0),

@@ -107,6 +107,24 @@ pub(crate) struct SizeLeft {
     pub(crate) shift: Option<u64>,
 }
 
+/// Slots that files keep for their next size, those with lower numbers: the others are there for whoever needs one.
+const KEPT_SLOTS: u32 = SLOTS as u32 / 2;
+
+/// A file's slot, if it has one: some keep it when their records tell the size, since they will soon need it again.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    number: Option<u32>,
+    /// What it says counts.
+    tells: bool,
+}
+
+impl Slot {
+    /// Whether it says a size.
+    pub(crate) fn tells(&self) -> bool {
+        self.tells
+    }
+}
+
 /// The slots of the mount's own memory.
 pub(crate) struct Slots {
     memory: Arc<Mapping>,
@@ -128,8 +146,37 @@ impl Slots {
         Self { memory: mapping, free: Mutex::new(Free { returned: Vec::new(), used: 0 }) }
     }
 
+    /// Has a file's slot say that `ino` has `size` bytes; false when it has none and all are taken.
+    #[inline]
+    pub(crate) fn tell(&self, of: &mut Slot, ino: Ino, size: u64, mtime_ns: i64, shift: Option<u64>) -> bool {
+        match of.number {
+            Some(slot) => {
+                self.set(slot, size, mtime_ns, shift);
+                if !of.tells {
+                    self.name(slot, ino);
+                }
+            }
+            None => of.number = self.take(ino, size, mtime_ns, shift),
+        }
+        of.tells = of.number.is_some();
+        of.tells
+    }
+
+    /// A file's slot says nothing any more: the record does. The file may `keep` it for its next size.
+    #[inline]
+    pub(crate) fn hush(&self, of: &mut Slot, keep: bool) {
+        let Some(slot) = of.number else { return };
+        if core::mem::take(&mut of.tells) {
+            self.clear(slot);
+        }
+        if !keep || slot >= KEPT_SLOTS {
+            of.number = None;
+            self.free.lock().returned.push(slot);
+        }
+    }
+
     /// A slot that says that `ino` has `size` bytes; none when all are taken.
-    pub(crate) fn take(&self, ino: Ino, size: u64, mtime_ns: i64, shift: Option<u64>) -> Option<u32> {
+    fn take(&self, ino: Ino, size: u64, mtime_ns: i64, shift: Option<u64>) -> Option<u32> {
         let mut free = self.free.lock();
         let slot = match free.returned.pop() {
             Some(slot) => slot,
@@ -142,13 +189,17 @@ impl Slots {
         };
         drop(free);
         self.set(slot, size, mtime_ns, shift);
-        // Barrier S1, pairs with S2 in `Memory::sizes_left`: who sees the inode sees its size.
-        self.memory.u64(self.at(slot)).store(ino.0, Ordering::Release);
+        self.name(slot, ino);
         Some(slot)
     }
 
+    fn name(&self, slot: u32, ino: Ino) {
+        // Barrier S1, pairs with S2 in `Memory::sizes_left`: who sees the inode sees its size.
+        self.memory.u64(self.at(slot)).store(ino.0, Ordering::Release);
+    }
+
     /// Changes what a slot says.
-    pub(crate) fn set(&self, slot: u32, size: u64, mtime_ns: i64, shift: Option<u64>) {
+    fn set(&self, slot: u32, size: u64, mtime_ns: i64, shift: Option<u64>) {
         // Before the size, which says that there are blocks where this leads.
         let word = shift.map_or(0, |shift| shift << 1 | 1);
         self.memory.u64(self.at(slot) + 24).store(word, Ordering::Relaxed);
@@ -156,11 +207,10 @@ impl Slots {
         self.memory.u64(self.at(slot) + 8).store(size, Ordering::Release);
     }
 
-    /// The record says it now.
-    pub(crate) fn put_back(&self, slot: u32) {
+    /// A slot says nothing any more.
+    fn clear(&self, slot: u32) {
         let ino = self.memory.u64(self.at(slot)).swap(0, Ordering::AcqRel);
-        assert!(ino != 0, "slot {slot} is put back and was not taken");
-        self.free.lock().returned.push(slot);
+        assert!(ino != 0, "slot {slot} says nothing, and is to say no more");
     }
 
     fn at(&self, slot: u32) -> usize {
@@ -189,32 +239,65 @@ mod tests {
         assert_eq!(layout.total_bytes(), cache.frames_offset + (1 << 20));
     }
 
+    /// A file's slot that says a size.
+    fn told(slots: &Slots, ino: u64, size: u64, mtime_ns: i64, shift: Option<u64>) -> Slot {
+        let mut slot = Slot::default();
+        assert!(slots.tell(&mut slot, Ino(ino), size, mtime_ns, shift) && slot.tells());
+        slot
+    }
+
     #[test]
-    fn sizes_outlive_the_slots_until_they_are_put_back() {
+    fn sizes_outlive_the_slots_until_they_are_hushed() {
         let memory = memory();
         let slots = Slots::new(&memory);
-        let one = slots.take(Ino(7), 100, -1, None).unwrap();
-        let two = slots.take(Ino(8), 200, 5, Some(u64::MAX - 6)).unwrap();
-        slots.set(one, 300, 6, Some(9));
+        let mut one = told(&slots, 7, 100, -1, None);
+        let two = told(&slots, 8, 200, 5, Some(u64::MAX - 6));
+        assert!(slots.tell(&mut one, Ino(7), 300, 6, Some(9)));
         drop(slots);
         let left: Vec<_> =
             memory.sizes_left().map(|left| (left.ino.0, left.size, left.mtime_ns, left.shift)).collect();
         assert_eq!(left, [(7, 300, 6, Some(9)), (8, 200, 5, Some(u64::MAX - 6))]);
         let slots = Slots::new(&memory);
         assert_eq!(memory.sizes_left().count(), 0, "a new life begins empty");
-        let again = slots.take(Ino(9), 1, 1, None).unwrap();
-        slots.put_back(again);
-        assert_eq!(memory.sizes_left().count(), 0);
-        assert_eq!((again, two), (0, 1));
+        let mut again = told(&slots, 9, 1, 1, None);
+        assert_eq!((again.number, two.number), (Some(0), Some(1)));
+        slots.hush(&mut again, false);
+        assert_eq!((memory.sizes_left().count(), again.number), (0, None));
     }
 
     #[test]
-    #[should_panic(expected = "slot 0 is put back and was not taken")]
-    fn a_slot_is_put_back_once() {
+    fn a_slot_that_is_kept_says_nothing_until_it_is_told_again() {
+        let memory = memory();
+        let slots = Slots::new(&memory);
+        let mut slot = told(&slots, 7, 100, -1, None);
+        slots.hush(&mut slot, true);
+        assert!(!slot.tells() && slot.number == Some(0) && memory.sizes_left().count() == 0);
+        let other = told(&slots, 8, 5, 5, None);
+        assert_eq!(other.number, Some(1), "it is not anybody's");
+        assert!(slots.tell(&mut slot, Ino(7), 300, 6, Some(9)));
+        let left: Vec<_> = memory.sizes_left().map(|left| (left.ino.0, left.size, left.shift)).collect();
+        assert_eq!(left, [(7, 300, Some(9)), (8, 5, None)]);
+        slots.hush(&mut slot, true);
+        slots.hush(&mut slot, false);
+        assert_eq!(told(&slots, 9, 1, 1, None).number, Some(0), "it was given back");
+    }
+
+    #[test]
+    fn half_of_the_slots_are_kept_by_nobody() {
+        let memory = memory();
+        let slots = Slots::new(&memory);
+        let mut all: Vec<_> = (0..SLOTS as u64).map(|ino| told(&slots, ino + 1, 0, 0, None)).collect();
+        all.iter_mut().for_each(|slot| slots.hush(slot, true));
+        assert_eq!(all.iter().filter(|slot| slot.number.is_some()).count(), SLOTS / 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "slot 0 says nothing, and is to say no more")]
+    fn a_slot_that_says_nothing_is_not_cleared() {
         let slots = Slots::new(&memory());
-        let slot = slots.take(Ino(7), 100, -1, None).unwrap();
-        slots.put_back(slot);
-        slots.put_back(slot);
+        let mut slot = told(&slots, 7, 100, -1, None);
+        slots.clear(0);
+        slots.hush(&mut slot, false);
     }
 
     #[test]

@@ -234,6 +234,7 @@ impl Placed {
 
     /// The last description of an inode is being closed.
     pub(crate) fn closing(&self, inode: &Arc<Inode>) {
+        ask!(self, placement => placement.unrecorded.closing(inode));
         match self {
             Self::Pages(pages) => pages.meta.closing(inode),
             Self::InPlace(place) => place.closing(inode),

@@ -56,7 +56,7 @@ impl Unrecorded {
     #[inline]
     pub(crate) fn has(&self, inode: &Inode) -> bool {
         let data = &inode.data;
-        data.object.dirty_pages() > 0 || data.exposed.load(Ordering::SeqCst) || data.slot.lock().is_some()
+        data.object.dirty_pages() > 0 || data.exposed.load(Ordering::SeqCst) || data.slot.lock().tells()
     }
 }
 
@@ -69,12 +69,9 @@ impl Unrecorded {
         let mtime = inode.times_ns()[1];
         let shift = fresh.map(|fresh| fresh.physical.0.wrapping_sub(fresh.logical.0));
         let mut slot = data.slot.lock();
-        match *slot {
-            Some(slot) => self.slots.set(slot, size, mtime, shift),
-            None => *slot = self.slots.take(inode.ino, size, mtime, shift),
-        }
+        let is_told = self.slots.tell(&mut slot, inode.ino, size, mtime, shift);
         inode.counted(|| inode.size.store(size, Ordering::Release));
-        if slot.is_none() {
+        if !is_told {
             data.exposed.store(true, Ordering::SeqCst);
         }
         drop(slot);
@@ -85,7 +82,7 @@ impl Unrecorded {
     pub(crate) fn set_recorded_size(&self, inode: &Inode, end: ByteOffset) {
         let mut slot = inode.data.slot.lock();
         inode.counted(|| inode.size.store(end.0, Ordering::Release));
-        self.put_back(&mut slot);
+        self.slots.hush(&mut slot, false);
         inode.data.exposed.store(false, Ordering::SeqCst);
     }
 
@@ -93,20 +90,24 @@ impl Unrecorded {
     pub(crate) fn size_recorded(&self, inode: &Inode, recorded: u64) {
         let mut slot = inode.data.slot.lock();
         if inode.size.load(Ordering::Acquire) == recorded {
-            self.put_back(&mut slot);
+            // Who appends and syncs will do it again.
+            let keep = inode.synced.load(Ordering::Relaxed) && inode.opens.load(Ordering::SeqCst) > 0;
+            self.slots.hush(&mut slot, keep);
             inode.data.exposed.store(false, Ordering::SeqCst);
         }
     }
 
     /// The inode leaves memory, or the device: nobody asks for its size any more.
     pub(crate) fn forget(&self, inode: &Inode) {
-        self.put_back(&mut inode.data.slot.lock());
+        self.slots.hush(&mut inode.data.slot.lock(), false);
         inode.data.exposed.store(false, Ordering::SeqCst);
     }
 
-    fn put_back(&self, slot: &mut Option<u32>) {
-        if let Some(slot) = slot.take() {
-            self.slots.put_back(slot);
+    /// The last description of the file is being closed: it keeps no slot.
+    pub(crate) fn closing(&self, inode: &Inode) {
+        let mut slot = inode.data.slot.lock();
+        if !slot.tells() {
+            self.slots.hush(&mut slot, false);
         }
     }
 }
