@@ -157,6 +157,12 @@ impl Extents {
         self.map.values()
     }
 
+    /// All of them, ascending, where they are few.
+    #[inline]
+    pub(crate) fn few(&self) -> Option<&[Extent]> {
+        self.map.side_by_side()
+    }
+
     /// Tells the pages at which records of their own have changed, each once, and the extents that begin there.
     pub(crate) fn touched(&mut self, mut tell: impl FnMut(Page, Option<&Extent>)) {
         self.touched.sort_unstable();
@@ -262,6 +268,25 @@ impl Extents {
             new.blocks += after.blocks;
         }
         self.put(new);
+    }
+
+    /// Marks blocks as written with which an extent begins that never was, where they go on with what the extent before
+    /// it has, and leave some of theirs: the bound between two extents moves, and nothing else changes. False: nothing
+    /// has changed, and it takes more.
+    pub(crate) fn write_on(&mut self, new: &Extent) -> bool {
+        let Some((before, unwritten)) = self.map.with_before(new.logical) else { return false };
+        let begins = unwritten.flags & EXTENT_UNWRITTEN != 0 && unwritten.physical == new.physical;
+        let left = unwritten.blocks.saturating_sub(new.blocks);
+        if !begins || left == 0 || !joins(before, new) {
+            return false;
+        }
+        before.blocks += new.blocks;
+        let (logical, physical) = (new.logical_end(), new.physical_end());
+        *unwritten = Extent { logical, physical, blocks: left, ..*unwritten };
+        for page in [before.logical, new.logical, logical] {
+            self.touched.push(page);
+        }
+        true
     }
 
     /// Takes the blocks of a range of pages away, telling each piece.
@@ -381,6 +406,50 @@ mod tests {
     #[should_panic(expected = "pages 3..5 of an extent from 4 on")]
     fn a_part_lies_inside() {
         part(&extent(4, 100, 4, 0), Page(3), Page(5));
+    }
+
+    #[test]
+    fn the_bound_moves_where_that_is_all_and_nothing_changes_elsewhere() {
+        // Before the room, the room, and what of it is written.
+        let (file, room) = (extent(2, 102, 3, 0), extent(5, 105, 8, EXTENT_UNWRITTEN));
+        let moved = |before: Extent, room: Extent, new: Extent, far: usize| {
+            let mut extents = Extents::default();
+            extents.insert(before);
+            extents.insert(room);
+            (0..far as u64).for_each(|at| extents.insert(extent(100 + 2 * at, 500 + 3 * at, 1, 0)));
+            extents.logged();
+            let mut plain = extents.clone();
+            let is_moved = extents.write_on(&new);
+            if is_moved {
+                plain.mark(new.pages(), false);
+                plain.touched(|_, _| ());
+                extents.touched(|_, _| ());
+                assert_eq!(extents.touched, plain.touched, "{new:?}");
+            }
+            assert!(
+                extents.iter().eq(plain.iter()) && extents.blocks == plain.blocks,
+                "{new:?}: {extents:?}"
+            );
+            is_moved
+        };
+        for blocks in 1..=8 {
+            let new = extent(5, 105, blocks, 0);
+            assert_eq!(moved(file, room, new, 0), blocks < 8, "the last of it goes as any other");
+            assert_eq!(moved(file, room, new, 2), blocks < 8);
+            assert!(!moved(file, room, new, 9), "they are not few");
+            assert!(!moved(extent(2, 99, 3, 0), room, new, 0), "the file lies elsewhere");
+            assert!(
+                !moved(file, extent(5, 105, 8, 0), extent(6, 106, blocks, 0), 0),
+                "no extent begins there"
+            );
+        }
+        assert!(!moved(file, room, extent(5, 105, 9, 0), 0), "more than the room");
+        assert!(!moved(file, room, extent(5, 106, 2, 0), 0), "not the room's blocks");
+        let long = extent(2, 102, EXTENT_BLOCKS_MAX, 0);
+        let end = 2 + u64::from(EXTENT_BLOCKS_MAX);
+        let behind = extent(end, 100 + end, 8, EXTENT_UNWRITTEN);
+        assert!(!moved(long, behind, extent(end, 100 + end, 1, 0), 0), "no extent is longer");
+        assert!(!moved(file, extent(5, 300, 8, 0), extent(5, 300, 2, 0), 0), "it is written");
     }
 
     proptest! {

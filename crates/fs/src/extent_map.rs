@@ -25,6 +25,12 @@ impl ExtentMap {
         &self.few[..self.count]
     }
 
+    /// All of them, ascending, where they lie side by side.
+    #[inline]
+    pub(crate) fn side_by_side(&self) -> Option<&[Extent]> {
+        self.many.is_empty().then(|| self.few())
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.count + self.many.len()
@@ -58,6 +64,13 @@ impl ExtentMap {
             return self.few().iter().rev().find(|extent| extent.logical <= page);
         }
         self.many.range(..=page).next_back().map(|(_, extent)| extent)
+    }
+
+    /// The one that begins at a page, behind the one before it; none where they are not few.
+    pub(crate) fn with_before(&mut self, page: Page) -> Option<(&mut Extent, &mut Extent)> {
+        let at = self.few().iter().rposition(|extent| extent.logical == page)?;
+        let (before, from) = self.few.split_at_mut(at);
+        Some((before.last_mut()?, from.first_mut()?))
     }
 
     /// The last one that begins before a page.

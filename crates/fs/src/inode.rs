@@ -39,6 +39,8 @@ pub(crate) struct Inode {
     pub(crate) rdev: u64,
     /// Whether the times are newer than the record.
     late: AtomicBool,
+    /// Whether it is on the list of those whose times wait, of which it is not taken when they are written.
+    late_listed: AtomicBool,
     /// Open descriptions.
     pub(crate) opens: AtomicU32,
     /// Those who keep it as it is without having it open: see `Kept`.
@@ -126,6 +128,7 @@ impl Inode {
             btime_ns: record.btime_ns,
             rdev: record.rdev,
             late: AtomicBool::new(false),
+            late_listed: AtomicBool::new(false),
             opens: AtomicU32::new(0),
             kept: AtomicU32::new(0),
             recent: AtomicBool::new(true),
@@ -277,6 +280,14 @@ impl Inode {
         state.record = record;
     }
 
+    /// As [`Inode::publish`], of a record that differs by size, times and where the blocks lie alone: the size is told
+    /// elsewhere, the times were told before, and of the rest nobody but the store knows.
+    #[inline]
+    pub(crate) fn publish_extents(&self, state: &mut State, record: Record) {
+        assert_eq!(record.blocks, self.blocks(), "inode {} has got blocks, or lost some", self.ino);
+        state.record = record;
+    }
+
     #[inline]
     fn publish_record(&self, record: &Record, charged: u64) {
         self.data.residence.recorded(record.inline_data().is_some());
@@ -335,6 +346,16 @@ impl Inode {
     /// Whether times wait to be written.
     pub(crate) fn is_late(&self) -> bool {
         self.late.load(Ordering::SeqCst)
+    }
+
+    /// It is to be listed as late; whether it is not yet.
+    pub(crate) fn lists_late(&self) -> bool {
+        !self.late_listed.swap(true, Ordering::SeqCst)
+    }
+
+    /// It is taken off that list, and looked at afterwards: one that becomes late from here on lists itself anew.
+    pub(crate) fn unlists_late(&self) {
+        self.late_listed.store(false, Ordering::SeqCst);
     }
 
     /// The locks, made at the first use.

@@ -152,7 +152,9 @@ impl Blocks {
 
     /// Tells the records that the open batch changes: chunk, and its bytes, none when all are free.
     pub(crate) fn changed(&self, edits: &Edits, put: impl FnMut(u64, Option<[u8; CHUNK_BYTES]>)) {
-        self.alloc.changed(edits, put);
+        if !edits.is_empty() {
+            self.alloc.changed(edits, put);
+        }
     }
 
     /// Where the next search begins, for the counters.
@@ -162,7 +164,9 @@ impl Blocks {
 
     /// The open batch was applied: what it freed is held until it is durable.
     pub(crate) fn applied(&self, edits: &mut Edits, sequence: Sequence) {
-        self.alloc.applied(edits, |run| self.freed.hold(sequence, run));
+        if !edits.is_empty() {
+            self.alloc.applied(edits, |run| self.freed.hold(sequence, run));
+        }
     }
 
     /// The open batch was not applied: the records are as they were.

@@ -58,18 +58,22 @@ impl InPlace {
         }
         let fresh = inode.data.extents.read().fresh;
         let reached = fresh.and_then(|fresh| fresh.before(end.page_end()));
-        match reached {
+        let recorded = match reached {
             Some(reached) => self.record_fresh(inode, reached, end)?,
             None => self.meta.record_size(inode, end.0, || !Mutant::GrowthNotFlushed.is_made())?,
-        }
-        let recorded = inode.lock().record().size;
+        };
         self.unrecorded.size_recorded(inode, recorded);
         Ok(())
     }
 
-    fn record_fresh(&self, inode: &Arc<Inode>, fresh: Fresh, end: ByteOffset) -> Result<(), FsError> {
+    /// Answers the size that the record has then.
+    fn record_fresh(&self, inode: &Arc<Inode>, fresh: Fresh, end: ByteOffset) -> Result<u64, FsError> {
         let reached = fresh.extent;
         let room = self.new_room(inode, &reached, end);
+        let is_all_room = room.is_none() && fresh.of_room >= reached.blocks;
+        if is_all_room && let Some(recorded) = self.meta.record_on(inode, &reached, end.0)? {
+            return Ok(recorded);
+        }
         let blocks = self.tell(inode, &reached, end.0, room.as_ref().map(NewRoom::extent))?;
         let unknown = u64::from(reached.blocks - fresh.of_room);
         assert_eq!(blocks, unknown, "blocks of inode {} that no record had", inode.ino);
@@ -85,7 +89,7 @@ impl InPlace {
         if let Some(room) = room {
             room.recorded();
         }
-        Ok(())
+        Ok(inode.lock().record().size)
     }
 
     /// Has the record tell that an extent has data, and of a size that it reaches, with new room behind it; how many

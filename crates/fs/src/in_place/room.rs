@@ -63,7 +63,7 @@ impl InPlace {
         reached: &Extent,
         end: ByteOffset,
     ) -> Option<NewRoom<'a>> {
-        if !inode.synced.load(Ordering::Relaxed) {
+        if !inode.synced.load(Ordering::Relaxed) || !inode.data.ahead().is_some() {
             return None;
         }
         let grow = inode.data.try_grow()?;
@@ -100,9 +100,9 @@ impl InPlace {
     pub(super) fn use_room(&self, inode: &Arc<Inode>, room: &Extent, end: Page) -> Result<(), FsError> {
         if let Some(extent) = room.before(end) {
             let extent = Extent { flags: 0, ..extent };
-            self.go_on(inode, Fresh { extent, of_room: extent.blocks })?;
+            let left = room.behind(end);
+            self.go_on(inode, Fresh { extent, of_room: extent.blocks }, |held| held.room = left)?;
         }
-        inode.data.extents.write().room = room.behind(end);
         Ok(())
     }
 }

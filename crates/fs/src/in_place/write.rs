@@ -4,7 +4,7 @@
 use crate::blocks::alloc::Near;
 use crate::bytes::Short;
 use crate::error::FsError;
-use crate::extent::{BlockMapping, Extents, Fresh};
+use crate::extent::{BlockMapping, Extents, Fresh, Whereabouts};
 use crate::filedata::Growing;
 use crate::in_place::{InPlace, place};
 use crate::inode::Inode;
@@ -81,12 +81,20 @@ impl InPlace {
         inode: &Arc<Inode>,
         piece: &Piece<'_>,
     ) -> Result<usize, FsError> {
+        let page = piece.at.page();
+        if piece.follows
+            && let Some(room) = self.room_at(inode, page)
+        {
+            let part = piece.until(room.logical_end());
+            self.fill(&part, room.physical)?;
+            self.use_room(inode, &room, part.pages().end)?;
+            return Ok(part.from.len());
+        }
         if self.fits_record(inode, piece) {
             self.write_record(inode, piece)?;
             return Ok(piece.from.len());
         }
         self.give_block(grow, inode)?;
-        let page = piece.at.page();
         match self.mapping(inode, page)? {
             BlockMapping::Block { block, end, unwritten: false } => {
                 let part = piece.until(end);
@@ -97,14 +105,6 @@ impl InPlace {
                 Ok(part.from.len())
             }
             BlockMapping::Block { block, end, .. } => {
-                if piece.follows
-                    && let Some(room) = self.room_at(inode, page)
-                {
-                    let part = piece.until(room.logical_end());
-                    self.fill(&part, block)?;
-                    self.use_room(inode, &room, part.pages().end)?;
-                    return Ok(part.from.len());
-                }
                 let part = piece.until(end.min(page + STEP_BLOCKS));
                 self.fill(&part, block)?;
                 self.show(inode, &part, 0, |_, extents| {
@@ -130,7 +130,8 @@ impl InPlace {
         let to = place(block, before);
         let end = to + piece.from.len() as u64;
         let rest = if behind == 0 { 0 } else { BLOCK_BYTES - behind };
-        let zero = |at, bytes: usize| self.medium.zero(at, bytes as u64, false);
+        let zero =
+            |at, bytes: usize| if bytes == 0 { Ok(()) } else { self.medium.zero(at, bytes as u64, false) };
         let stored = zero(place(block, 0), before)
             .and_then(|()| self.medium.take(to, piece.from))
             .and_then(|_| zero(end, rest));
@@ -201,22 +202,31 @@ impl InPlace {
         let part = piece.until(page + u64::from(run.blocks));
         let stored = self.fill(&part, run.start).and_then(|()| {
             let extent = Extent { logical: page, physical: run.start, blocks: run.blocks, flags: 0 };
-            self.go_on(inode, Fresh { extent, of_room: 0 })
+            self.go_on(inode, Fresh { extent, of_room: 0 }, |_| ())
         });
         stored.inspect_err(|_| self.meta.blocks.give_back(run))?;
         promise.keep();
         Ok(part.from.len())
     }
 
-    /// Blocks have data of the file, as the fresh ones before them, where those end.
-    pub(super) fn go_on(&self, inode: &Arc<Inode>, new: Fresh) -> Result<(), FsError> {
-        let before = inode.data.extents.read().fresh;
-        if before.is_some_and(|before| before.joined(&new).is_none()) {
+    /// Blocks have data of the file, as the fresh ones before them, where those end; `also` changes what else changes
+    /// with that.
+    pub(super) fn go_on(
+        &self,
+        inode: &Arc<Inode>,
+        new: Fresh,
+        also: impl FnOnce(&mut Whereabouts),
+    ) -> Result<(), FsError> {
+        let join = |before: Option<Fresh>| before.map_or(Some(new), |before| before.joined(&new));
+        let mut held = inode.data.extents.write();
+        if join(held.fresh).is_none() {
+            drop(held);
             // There is one note of where fresh blocks lie.
             self.record_up_to(&inode.data.quiet(), inode, new.extent.logical.start())?;
+            held = inode.data.extents.write();
         }
-        let mut held = inode.data.extents.write();
-        held.fresh = Some(held.fresh.and_then(|before| before.joined(&new)).unwrap_or(new));
+        held.fresh = Some(join(held.fresh).unwrap_or(new));
+        also(&mut held);
         Ok(())
     }
 

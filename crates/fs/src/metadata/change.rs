@@ -125,6 +125,18 @@ impl Change<'_> {
         self.open.batch.put(key, value);
     }
 
+    /// Puts a value under the key that the parts make.
+    #[inline]
+    pub(crate) fn put_joined(&mut self, key: [&[u8]; 3], value: &[u8]) {
+        self.open.batch.put_joined(key, value);
+    }
+
+    /// Puts the value that `write` appends, unless it says no, which is answered.
+    #[inline]
+    pub(crate) fn put_written(&mut self, key: [&[u8]; 3], write: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
+        self.open.batch.put_written(key, write)
+    }
+
     /// Removes a key.
     pub(crate) fn delete(&mut self, key: &[u8]) {
         self.open.batch.delete(key);

@@ -21,9 +21,30 @@ struct Rekey {
     new: Vec<u8>,
 }
 
-/// What a change moves, and memory is to follow.
+/// What a change moves, and memory is to follow: most move nothing.
 #[derive(Default)]
-pub(crate) struct Moves {
+pub(crate) struct Moves(Option<Box<Moved>>);
+
+impl Moves {
+    fn get_mut(&mut self) -> &mut Moved {
+        self.0.get_or_insert_default()
+    }
+
+    fn rekeys(&self) -> &[Rekey] {
+        self.0.as_ref().map_or(&[], |moved| &moved.rekeys)
+    }
+
+    fn zones(&self) -> &[Arc<Inode>] {
+        self.0.as_ref().map_or(&[], |moved| &moved.zones)
+    }
+
+    fn forms(&self) -> &[(Arc<Inode>, bool)] {
+        self.0.as_ref().map_or(&[], |moved| &moved.forms)
+    }
+}
+
+#[derive(Default)]
+struct Moved {
     rekeys: Vec<Rekey>,
     /// Directories that become zones.
     zones: Vec<Arc<Inode>>,
@@ -41,12 +62,22 @@ impl Change<'_> {
     /// The key of a name as it is after this change.
     pub(crate) fn entry_key(&self, directory: &Inode, name: &[u8]) -> Key {
         self.meta.with_prefix(directory, |prefix| {
-            let moved = self.moves.rekeys.iter().find(|rekey| keys::is_below(prefix, &rekey.old));
+            let moved = self.moves.rekeys().iter().find(|rekey| keys::is_below(prefix, &rekey.old));
             match moved {
                 None => keys::entry(prefix, name),
                 Some(rekey) => keys::entry(&[&rekey.new, &prefix[rekey.old.len()..]].concat(), name),
             }
         })
+    }
+
+    /// Puts the value of a name, under the key that it has after this change.
+    pub(crate) fn put_entry(&mut self, directory: &Inode, name: &[u8], value: &[u8]) {
+        if !self.moves.rekeys().is_empty() {
+            let key = self.entry_key(directory, name);
+            return self.put(&key, value);
+        }
+        let meta = self.meta;
+        meta.with_prefix(directory, |prefix| self.put_joined(keys::entry_joined(prefix, name), value));
     }
 
     /// The prefix of a directory as it is after this change.
@@ -56,12 +87,12 @@ impl Change<'_> {
     }
 
     fn is_zone(&self, inode: &Inode) -> bool {
-        let becomes = || self.moves.zones.iter().any(|zone| zone.ino == inode.ino);
+        let becomes = || self.moves.zones().iter().any(|zone| zone.ino == inode.ino);
         inode.directory.as_ref().is_some_and(|part| part.is_zone() || becomes())
     }
 
     fn is_own(&self, inode: &Inode) -> bool {
-        let moved = self.moves.forms.iter().rev().find(|(moved, _)| moved.ino == inode.ino);
+        let moved = self.moves.forms().iter().rev().find(|(moved, _)| moved.ino == inode.ino);
         moved.map_or_else(|| inode.is_own(), |(_, own)| *own)
     }
 
@@ -75,37 +106,50 @@ impl Change<'_> {
     pub(crate) fn put_inode_at(&mut self, inode: &Arc<Inode>, record: &Record, dentry: Option<&Dentry>) {
         let (own, zone) = (self.is_own(inode), self.is_zone(inode));
         let entry = Entry { ino: inode.ino, kind: inode.kind, zone, record: Some(b"") };
-        let (mut value, head) = self.value(&entry, Some(record));
-        let inline = dentry.filter(|_| fits_entry(inode.kind, record, value.len() - head));
-        match inline {
-            Some(dentry) => {
-                let key = self.entry_key(&dentry.parent, &dentry.name);
-                self.put(&key, &value);
-                if own {
-                    self.delete(&keys::inode(inode.ino));
-                    self.moves.forms.push((Arc::clone(inode), false));
-                }
+        if dentry.is_some_and(|dentry| self.put_in_entry(dentry, &entry, record)) {
+            if own {
+                self.delete(&keys::inode(inode.ino));
+                self.moves.get_mut().forms.push((Arc::clone(inode), false));
             }
-            None => {
-                self.put(&keys::inode(inode.ino), &value[head..]);
-                if !own {
-                    self.moves.forms.push((Arc::clone(inode), true));
-                    if let Some(dentry) = dentry {
-                        value.clear();
-                        Entry { record: None, ..entry }.encode_to(&mut value);
-                        let key = self.entry_key(&dentry.parent, &dentry.name);
-                        self.put(&key, &value);
-                    }
-                }
+            return;
+        }
+        let (mut value, head) = self.value(&entry, Some(record));
+        self.put(&keys::inode(inode.ino), &value[head..]);
+        if !own {
+            self.moves.get_mut().forms.push((Arc::clone(inode), true));
+            if let Some(dentry) = dentry {
+                value.clear();
+                Entry { record: None, ..entry }.encode_to(&mut value);
+                self.put_entry(&dentry.parent, &dentry.name, &value);
             }
         }
         self.keep_value(value);
     }
 
+    /// Records an inode in the entry of its only name, if it may lie there; else nothing.
+    fn put_in_entry(&mut self, dentry: &Dentry, entry: &Entry<'_>, record: &Record) -> bool {
+        if !fits_entry(entry.kind, record, 0) {
+            return false;
+        }
+        let write = |out: &mut Vec<u8>| {
+            entry.encode_head(out);
+            let head = out.len();
+            record.encode_to(out);
+            fits_entry(entry.kind, record, out.len() - head)
+        };
+        let (meta, Dentry { parent, name }) = (self.meta, dentry);
+        if self.moves.rekeys().is_empty() {
+            return meta
+                .with_prefix(parent, |prefix| self.put_written(keys::entry_joined(prefix, name), write));
+        }
+        let key = self.entry_key(parent, name);
+        self.put_written([&key, &[], &[]], write)
+    }
+
     /// Records an inode that has lost its only name.
     pub(crate) fn put_nameless(&mut self, inode: &Arc<Inode>, record: &Record) {
         self.put_inode_at(inode, record, None);
-        self.moves.dentries.push((Arc::clone(inode), None));
+        self.moves.get_mut().dentries.push((Arc::clone(inode), None));
     }
 
     /// Records a new inode with its name; whether the record got a key of its own.
@@ -124,8 +168,7 @@ impl Change<'_> {
             value.clear();
             Entry { record: None, ..entry }.encode_to(&mut value);
         }
-        let key = self.entry_key(directory, name);
-        self.put(&key, &value);
+        self.put_entry(directory, name, &value);
         self.keep_value(value);
         own
     }
@@ -140,8 +183,7 @@ impl Change<'_> {
     pub(crate) fn put_name(&mut self, directory: &Inode, name: &[u8], inode: &Inode) {
         let entry = Entry { ino: inode.ino, kind: inode.kind, zone: self.is_zone(inode), record: None };
         let (value, _) = self.value(&entry, None);
-        let key = self.entry_key(directory, name);
-        self.put(&key, &value);
+        self.put_entry(directory, name, &value);
         self.keep_value(value);
     }
 
@@ -152,7 +194,7 @@ impl Change<'_> {
         } else {
             self.put_inode_at(inode, record, Some(&to));
         }
-        self.moves.dentries.push((Arc::clone(inode), Some(to)));
+        self.moves.get_mut().dentries.push((Arc::clone(inode), Some(to)));
     }
 
     /// Gives an inode without a name one.
@@ -161,7 +203,7 @@ impl Change<'_> {
         if self.is_own(inode) {
             self.put_name(&dentry.parent, &dentry.name, inode);
         }
-        self.moves.dentries.push((Arc::clone(inode), Some(dentry)));
+        self.moves.get_mut().dentries.push((Arc::clone(inode), Some(dentry)));
     }
 
     /// Removes a name.
@@ -172,7 +214,7 @@ impl Change<'_> {
 
     /// Remembers another name of an inode, once the change is applied.
     pub(crate) fn set_dentry(&mut self, inode: &Arc<Inode>, dentry: Option<Dentry>) {
-        self.moves.dentries.push((Arc::clone(inode), dentry));
+        self.moves.get_mut().dentries.push((Arc::clone(inode), dentry));
     }
 
     /// An inode goes, and its record with it if that has a key of its own.
@@ -245,7 +287,7 @@ impl Change<'_> {
         self.rekey(&[(old, keys::zone(directory.ino).to_vec(), &below)]);
         // What a full device needs to be emptied is not for this.
         self.spare_headroom();
-        self.moves.zones.push(Arc::clone(directory));
+        self.moves.get_mut().zones.push(Arc::clone(directory));
         // What is above it has fewer names in its zone.
         self.meta.recount(&dentry.parent);
         Ok(())
@@ -253,7 +295,7 @@ impl Change<'_> {
 
     /// A directory that is moved becomes a zone; its entry is put later in the change.
     pub(crate) fn becomes_zone(&mut self, directory: &Arc<Inode>) {
-        self.moves.zones.push(Arc::clone(directory));
+        self.moves.get_mut().zones.push(Arc::clone(directory));
     }
 
     /// Moves all names below prefixes to below others, all at once.
@@ -275,12 +317,13 @@ impl Change<'_> {
             }
         }
         let rekeys = moved.iter().map(|(old, new, _)| Rekey { old: old.clone(), new: new.clone() });
-        self.moves.rekeys.extend(rekeys);
+        self.moves.get_mut().rekeys.extend(rekeys);
     }
 
     /// The change was applied, and the open batch is still held: memory follows.
     pub(crate) fn follow(&mut self) {
-        let Moves { rekeys, zones, forms, dentries } = core::mem::take(&mut self.moves);
+        let Some(moved) = self.moves.0.take() else { return };
+        let Moved { rekeys, zones, forms, dentries } = *moved;
         forms.iter().for_each(|(inode, own)| inode.set_own(*own));
         for (inode, dentry) in dentries {
             inode.set_dentry(dentry);

@@ -55,8 +55,9 @@ impl Change<'_> {
             // The record holds the file's bytes itself.
         } else if extents.len() <= INLINE_EXTENTS {
             let mut inline = [Extent::default(); INLINE_EXTENTS];
-            for (place, extent) in inline.iter_mut().zip(extents.iter()) {
-                *place = *extent;
+            match extents.few() {
+                Some(few) => inline[..few.len()].copy_from_slice(few),
+                None => inline.iter_mut().zip(extents.iter()).for_each(|(place, extent)| *place = *extent),
             }
             record.tail = Tail::Extents(inline);
         } else {

@@ -85,15 +85,15 @@ impl Metadata {
 
     #[cold]
     fn look_closely(&self) {
-        let stats = self.journal.store.stats();
+        let [blocks, used, log_bytes] = self.journal.store.room_stats();
         // An estimate: counts of the store that change while they are read.
-        let free = stats.tree_blocks.saturating_sub(stats.tree_blocks_used);
-        let coming = stats.log_bytes / nvmed_units::BLOCK_BYTES as u64;
+        let free = blocks.saturating_sub(used);
+        let coming = log_bytes / nvmed_units::BLOCK_BYTES as u64;
         self.growth.free.store(free.saturating_sub(coming), Ordering::Relaxed);
         // A checkpoint writes new nodes beside the old ones: with as many free blocks as the tree has, it need
         // not come early. Where data wants the space, it may.
         let plenty = self.blocks.ledger.available() > self.superblock.data_blocks / PLENTY_SHARE;
-        let wanted = if plenty { stats.tree_blocks_used } else { stats.tree_blocks / LOW_SHARE };
+        let wanted = if plenty { used } else { blocks / LOW_SHARE };
         let low = free < wanted + 2 * coming;
         self.growth.low.store(low, Ordering::Relaxed);
     }

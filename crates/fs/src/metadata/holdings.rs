@@ -8,7 +8,7 @@ use crate::metadata::change::Change;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_layout::FileType;
-use nvmed_layout::record::{FLAG_KEYED_EXTENTS, Record, Tail};
+use nvmed_layout::record::{Extent, FLAG_KEYED_EXTENTS, Record, Tail};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::Arc;
 use nvmed_units::{ByteOffset, Page};
@@ -84,7 +84,52 @@ impl Metadata {
         })
     }
 
-    /// Records that a file has at least `size` bytes. Within a block that it had before, that shows what the device has
+    /// Records that the blocks `written` have data, which are the first of the file's room and go on with what has data
+    /// before them, and a size that they reach; answers the size that the record has then. What is fresh is no more, as
+    /// far as they reach. None: nothing has changed, and it takes more.
+    ///
+    /// It is what a file that is appended to and synced again and again asks for each time: all of it is done while
+    /// what changes is held once.
+    ///
+    /// # Errors
+    /// The store's. Nothing changed then.
+    pub(crate) fn record_on(
+        &self,
+        inode: &Arc<Inode>,
+        written: &Extent,
+        size: u64,
+    ) -> Result<Option<u64>, FsError> {
+        let mut state = inode.lock();
+        let mut held = inode.data.extents.write();
+        let Some(extents) = held.recorded.as_mut().filter(|extents| !extents.is_touched()) else {
+            return Ok(None);
+        };
+        if !extents.write_on(written) {
+            return Ok(None);
+        }
+        let mut record = inode.compose(&state);
+        record.size = record.size.max(size);
+        let mut change = self.change();
+        // What was written had a promise, of room for its records too.
+        change.use_headroom();
+        change.require_flush();
+        change.put_extents(extents, inode.ino, &mut record);
+        change.put_inode(inode, &record);
+        if let Err(error) = change.apply() {
+            held.recorded = None;
+            drop(held);
+            // The times are as unwritten as before.
+            self.touch(inode, None, None, None);
+            return Err(error);
+        }
+        held.fresh = held.fresh.and_then(|fresh| fresh.behind(written.logical_end()));
+        drop(held);
+        let recorded = record.size;
+        inode.publish_extents(&mut state, record);
+        Ok(Some(recorded))
+    }
+
+    /// Records that a file has at least `size` bytes; answers how many the record has then. Within a block that it had before, that shows what the device has
     /// there: what was cut off earlier, until what was written over it is durable, which `is_open` says it is not.
     ///
     /// # Errors
@@ -94,10 +139,10 @@ impl Metadata {
         inode: &Arc<Inode>,
         size: u64,
         is_open: impl FnOnce() -> bool,
-    ) -> Result<(), FsError> {
+    ) -> Result<u64, FsError> {
         let mut state = inode.lock();
         if size <= state.record().size {
-            return Ok(());
+            return Ok(state.record().size);
         }
         let mut record = inode.compose(&state);
         record.size = size;
@@ -115,7 +160,7 @@ impl Metadata {
                 return Err(error);
             }
         }
-        Ok(())
+        Ok(size)
     }
 
     /// Whether the device may still lose data of a file that a larger size in its record would show.
@@ -136,9 +181,9 @@ impl Metadata {
         edit: impl FnOnce(&mut Change<'_>, &mut Extents, &mut Record) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
         let mut state = inode.lock();
-        let before = state.record().clone();
         let mut record = inode.compose(&state);
-        let applied = self.with_extents(inode, &mut state, |_, extents| {
+        let applied = self.with_extents(inode, &mut state, |state, extents| {
+            let before = state.record();
             let mut change = self.change();
             edit(&mut change, extents, &mut record)?;
             if !extents.is_touched() && record.size == before.size && record.tail == before.tail {
@@ -156,6 +201,7 @@ impl Metadata {
             Ok(false) => {}
             Err(_) => self.forget_extents(inode),
         }
+        let before = state.record();
         if record.mtime_ns != before.mtime_ns || record.atime_ns != before.atime_ns {
             // The times are as unwritten as before.
             self.touch(inode, None, None, None);

@@ -43,10 +43,19 @@ impl Metadata {
     }
 
     fn list_late(&self, inode: &Arc<Inode>) {
+        // One that is written and late again, and again, is listed once.
+        if !inode.lists_late() {
+            return;
+        }
         let mut late = self.late.inodes.lock();
         late.push(Arc::clone(inode));
         if late.len().is_multiple_of(LATE_MAX) {
-            late.retain(|inode| inode.is_late());
+            late.retain(|inode| {
+                inode.is_late() || {
+                    inode.unlists_late();
+                    inode.is_late() && inode.lists_late()
+                }
+            });
             if late.len() >= LATE_MAX / 2 {
                 // Not here: the caller may hold locks that writing records takes.
                 self.late.full.store(true, Ordering::Relaxed);
@@ -64,6 +73,7 @@ impl Metadata {
         let mut result = Ok(());
         let mut full = false;
         for inode in &late {
+            inode.unlists_late();
             if inode.is_late() && result.is_ok() && !full {
                 result = self.alter(inode, |_| Ok(()));
                 // Later times may take more bytes, and leaves that are full split. Nobody was promised that: they
@@ -72,7 +82,8 @@ impl Metadata {
                 if full {
                     result = Ok(());
                 }
-            } else if inode.is_late() {
+            } else if inode.is_late() && inode.lists_late() {
+                // Whether they are too many is not asked: there is no room for them.
                 self.late.inodes.lock().push(Arc::clone(inode));
             }
         }
