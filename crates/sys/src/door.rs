@@ -668,7 +668,7 @@ mod tests {
                 let mut to = Lines([7; 512]);
                 // SAFETY: the page has so many bytes; the target is aligned and has 512.
                 let arrived = unsafe {
-                    ptr::copy_nonoverlapping(pattern.as_ptr(), from, there);
+                    core::ptr::copy_nonoverlapping(pattern.as_ptr(), from, there);
                     stream(to.0.as_mut_ptr(), from, bytes)
                 };
                 assert_eq!(arrived, there / LINE_BYTES * LINE_BYTES, "{bytes} bytes of {there}");
