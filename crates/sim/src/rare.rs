@@ -9,8 +9,9 @@ use nvmed_kv::Stats;
 
 /// The first seeds have one of them each, and so have these of every so many.
 const EVERY: u64 = 8;
-/// Growth takes a large tree, which makes slow states.
+/// Growth takes a large tree, which makes slow states: fewer seeds have it, of blocks and of memory.
 const GROWTH_EVERY: u64 = 48;
+const GROWTH_ON_MEMORY_EVERY: u64 = 24;
 /// Attributes of the ballast, in files of so many: short ones, each with a record of its own, in more leaves than
 /// one step of a checkpoint takes.
 const FILES: u64 = 20;
@@ -65,10 +66,16 @@ impl Rare {
             4 => Self::Dry,
             // Blocks have write-backs enough by chance.
             5 if seed >= MEMORY => Self::Tails,
-            3 if seed % GROWTH_EVERY == 3 => Self::Growth,
+            3 if seed % growth_every(seed) == 3 => Self::Growth,
             _ => Self::Nothing,
         }
     }
+}
+
+/// Of how many seeds one has growth.
+fn growth_every(seed: u64) -> u64 {
+    // A word of a superblock is less of all that is stored than a block is of all that is written.
+    if seed >= MEMORY { GROWTH_ON_MEMORY_EVERY } else { GROWTH_EVERY }
 }
 
 /// What was going on during a step of a workload.

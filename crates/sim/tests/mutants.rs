@@ -9,8 +9,8 @@ use nvmed_sim::mutants::{SEEDS, campaign, catch};
 const STATES_MAX: u64 = 10_000;
 /// As that, on memory.
 const STORED_STATES_MAX: u64 = 5000;
-/// Mistakes of blocks that memory shows as well, within few states.
-const ON_MEMORY: [Mutant; 20] = [
+/// Mistakes of blocks that memory shows as well, from the first seed.
+const ON_MEMORY: [Mutant; 22] = [
     Mutant::NoDataFlush,
     Mutant::SuperblockBeforeNodes,
     Mutant::LogChecksumIgnored,
@@ -31,6 +31,8 @@ const ON_MEMORY: [Mutant; 20] = [
     Mutant::TimesForgotten,
     Mutant::DirectorySyncForgotten,
     Mutant::GrowthNotFlushed,
+    Mutant::PendingForgotten,
+    Mutant::GrowthFlagForgotten,
 ];
 /// States of the run without a mistake, which must notice nothing.
 const CANARY_STATES: u64 = 300;
