@@ -19,7 +19,7 @@ use crate::experiment::Experiment;
 /// here, and its entry in `data/published.json`.
 #[must_use]
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    static ALL: [&dyn Experiment; 44] = [
+    static ALL: [&dyn Experiment; 45] = [
         &baseline::SEQUENTIAL,
         &baseline::RANDREAD_1T,
         &baseline::RANDWRITE_1T,
@@ -63,6 +63,7 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &nvmfs::Cumulative,
         &nvmfs::PollOrInterrupt,
         &nvmfs::Readahead,
+        &nvmfs::Smartphone,
         &hmb::MapFormula,
     ];
     &ALL

@@ -124,6 +124,16 @@ impl Memory {
         self.buffer.as_ref().map(|buffer| buffer.stats())
     }
 
+    /// Lets the virtual clock of a buffer go on to `until_ns`, a time as in [`BufferStats::now_ns`], as if nobody had
+    /// asked for anything until then: what is programmed and what comes ahead goes on meanwhile. It may be later where
+    /// what comes ahead has to wait for room among the medium's commands. A time that has passed changes nothing, nor
+    /// does a call on a buffer whose clock is waited for, or on a medium without one.
+    pub fn pass_until(&self, until_ns: u64) {
+        if let Some(buffer) = &self.buffer {
+            buffer.pass_until((&self.medium, &|what| self.note(what)), until_ns);
+        }
+    }
+
     /// Says what a range will be used for; what is beyond the end counts for nothing, and without a buffer all of it.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ use nvmed_trace::{Analysis, Model, Part, Request, Row, Synthesis};
 const APPLICATIONS: usize = 18;
 
 /// The paper's rows of the applications.
-fn applications() -> Vec<Row> {
+pub(super) fn applications() -> Vec<Row> {
     Row::published().into_iter().take(APPLICATIONS).collect()
 }
 

@@ -4,6 +4,7 @@ mod counted;
 mod plan;
 mod poll;
 mod readahead;
+mod smartphone;
 
 use crate::cell::Cell;
 use crate::duel::{Measured, Series};
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 pub(super) use poll::PollOrInterrupt;
 pub(super) use readahead::Readahead;
+pub(super) use smartphone::Smartphone;
 
 /// Figures 4 and 5: what queueing requests costs.
 pub(crate) struct Queueing(Direction);

@@ -144,6 +144,18 @@ impl Model {
         Duration::from_nanos(due.saturating_sub(self.now()))
     }
 
+    /// Lets a virtual clock go on to what is done next, but not beyond `until`, a time as in [`BufferStats::now_ns`];
+    /// whether something is done then. A clock that is waited for goes by itself.
+    pub(crate) fn step(&mut self, until: u64) -> bool {
+        let until = until.saturating_add(self.filled_ns);
+        if self.begun.is_some() || self.now_ns >= until {
+            return false;
+        }
+        let due = self.flash.next_due();
+        self.now_ns = self.now_ns.max(due.min(until));
+        due <= until
+    }
+
     /// Whether one more command would begin without a wait.
     pub(crate) fn has_room(&self) -> bool {
         self.flash.takes(false)

@@ -46,13 +46,15 @@ pub struct BufferOptions {
 }
 
 impl BufferOptions {
-    /// Bytes of the write log.
-    pub(crate) fn log_bytes(&self) -> u64 {
+    /// Bytes of the write log, of which a line takes 72.
+    #[must_use]
+    pub fn log_bytes(&self) -> u64 {
         self.bytes / 100 * u64::from(self.profile.log_percent)
     }
 
     /// How many frames there are room for.
-    pub(crate) fn frames(&self) -> u64 {
+    #[must_use]
+    pub fn frames(&self) -> u64 {
         (self.bytes - self.log_bytes()) / self.profile.fill_bytes
     }
 

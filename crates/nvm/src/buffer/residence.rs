@@ -76,6 +76,16 @@ impl Buffer {
         }
     }
 
+    /// Nobody asks for anything until a time of a virtual clock: what is under way goes on, each at its own time, and
+    /// what waits in line begins as that makes room.
+    pub(crate) fn pass_until(&self, below: Below<'_>, until: u64) {
+        let inner = &mut *self.inner.lock();
+        self.receive(inner, below);
+        while inner.model.step(until) {
+            self.receive(inner, below);
+        }
+    }
+
     /// Begins to bring a frame; false where no other one can leave for it. Its bytes are there at once, and nobody sees
     /// them before the medium's time has passed.
     ///

@@ -6,6 +6,7 @@ mod files;
 mod program;
 mod queues;
 mod syncs;
+mod time;
 mod views;
 
 use nvmed_nvm::{FlushTo, Memory, MemoryOptions, Place};

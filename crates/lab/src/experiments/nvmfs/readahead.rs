@@ -1,7 +1,7 @@
 //! Files read cold from NAND behind a buffer: what comes ahead when nobody knows anything, when the device looks at
 //! addresses, when the file system and the program say what they know, and when all of the future is known.
 
-mod future;
+pub(super) mod future;
 mod set;
 
 use crate::cell::Cell;
@@ -18,7 +18,7 @@ use set::{Call, Outcome, Set};
 pub(crate) struct Readahead;
 
 /// The profile of the medium.
-pub(super) const PROFILE: &str = "nand";
+pub(in super::super) const PROFILE: &str = "nand";
 /// The files over the buffer.
 const SET_OVER_BUFFER: u64 = 4;
 /// Bytes of a read in a file's order, and of one at random.

@@ -10,7 +10,7 @@ use nvmed_flash::{Command, Flash, Kind, Medium, Profile};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 /// Frames under way at most, over those of the buffer: the best of these counts.
-const DEPTHS: [usize; 4] = [8, 4, 2, 1];
+pub(in super::super) const DEPTHS: [usize; 4] = [8, 4, 2, 1];
 
 /// What will be used, and on what.
 pub(super) struct Future {
@@ -75,14 +75,14 @@ impl Future {
                     let read = Command { kind: Kind::Read, start, bytes, urgent: false };
                     under_way.insert(flash.arrive(now, &read), next);
                 }
-                if run.arrived.contains(&frame) {
+                if run.has(frame) {
                     break;
                 }
                 let due = flash.next_due();
                 assert!(due != u64::MAX, "frame {frame} is waited for, and nothing is under way");
                 now = now.max(due);
                 while let Some(done) = flash.advance(now) {
-                    run.arrived.extend(under_way.remove(&done.ticket));
+                    run.arrived(under_way.remove(&done.ticket));
                 }
             }
             run.used(at);
@@ -92,8 +92,11 @@ impl Future {
 }
 
 /// What the buffer holds, and what comes next.
-struct Run<'a> {
+#[derive(Debug)]
+pub(in super::super) struct Run<'a> {
     frames: &'a [u64],
+    /// Uses of frames that need not come, since all of them is written; of none where this is empty.
+    covered: &'a [bool],
     places: usize,
     /// When each frame is used from now on.
     uses: HashMap<u64, VecDeque<usize>>,
@@ -104,45 +107,97 @@ struct Run<'a> {
     arrived: HashSet<u64>,
     /// Up to where the future is held or on its way.
     next: usize,
+    /// Frames that have left since somebody asked.
+    left: Vec<u64>,
 }
 
 impl<'a> Run<'a> {
-    fn new(frames: &'a [u64], places: usize) -> Self {
+    pub(in super::super) fn new(frames: &'a [u64], places: usize) -> Self {
         let mut uses: HashMap<u64, VecDeque<usize>> = HashMap::new();
         frames.iter().enumerate().for_each(|(at, &frame)| uses.entry(frame).or_default().push_back(at));
         let (held, holds, arrived) = (BTreeSet::new(), HashSet::new(), HashSet::new());
-        Self { frames, places, uses, held, holds, arrived, next: 0 }
+        Self { frames, covered: &[], places, uses, held, holds, arrived, next: 0, left: Vec::new() }
+    }
+
+    /// With uses that write all of their frame, a word for each use.
+    pub(in super::super) fn with_covered(self, covered: &'a [bool]) -> Self {
+        Self { covered, ..self }
     }
 
     fn next_use(&self, frame: u64) -> usize {
         self.uses.get(&frame).and_then(|uses| uses.front().copied()).unwrap_or(usize::MAX)
     }
 
+    /// Whether a frame's bytes are there.
+    pub(in super::super) fn has(&self, frame: u64) -> bool {
+        self.arrived.contains(&frame)
+    }
+
+    /// The bytes of a frame are there from now on.
+    pub(in super::super) fn arrived(&mut self, frame: Option<u64>) {
+        self.arrived.extend(frame);
+    }
+
+    /// Frames that have left since the last call.
+    pub(in super::super) fn take_left(&mut self) -> Vec<u64> {
+        core::mem::take(&mut self.left)
+    }
+
+    /// Whether a frame need not begin to come: it has a place, or all of it is written before it is read.
+    fn need_not_come(&self, frame: u64) -> bool {
+        self.holds.contains(&frame) || self.covered.get(self.next_use(frame)) == Some(&true)
+    }
+
+    /// Has one frame leave that is used later than `before`; false where there is none.
+    fn make_place(&mut self, before: usize) -> bool {
+        if self.holds.len() < self.places {
+            return true;
+        }
+        // What is on its way stays.
+        let last = self.held.iter().rev().find(|(_, held)| self.arrived.contains(held)).copied();
+        let Some((next_use, victim)) = last.filter(|(next_use, _)| *next_use > before) else { return false };
+        self.held.remove(&(next_use, victim));
+        self.holds.remove(&victim);
+        self.arrived.remove(&victim);
+        self.left.push(victim);
+        // It comes again for that use.
+        self.next = self.next.min(next_use);
+        true
+    }
+
+    fn hold(&mut self, frame: u64) {
+        self.holds.insert(frame);
+        self.held.insert((self.next_use(frame), frame));
+    }
+
     /// The next frame that begins to come, if there is a place for it; it has that from then on.
-    fn next(&mut self) -> Option<u64> {
-        while self.frames.get(self.next).is_some_and(|frame| self.holds.contains(frame)) {
+    pub(in super::super) fn next(&mut self) -> Option<u64> {
+        while self.frames.get(self.next).is_some_and(|&frame| self.need_not_come(frame)) {
             self.next += 1;
         }
         let &frame = self.frames.get(self.next)?;
-        if self.holds.len() == self.places {
-            // What is on its way stays, and what is used before stays.
-            let (last, victim) =
-                self.held.iter().rev().find(|(_, held)| self.arrived.contains(held)).copied()?;
-            if last <= self.next {
-                return None;
-            }
-            self.held.remove(&(last, victim));
-            self.holds.remove(&victim);
-            self.arrived.remove(&victim);
+        // What is used before stays.
+        if !self.make_place(self.next) {
+            return None;
         }
-        self.holds.insert(frame);
-        self.held.insert((self.next_use(frame), frame));
+        self.hold(frame);
         Some(frame)
     }
 
+    /// A place for a frame that is written now, and is there at once; false where none can leave for it.
+    pub(in super::super) fn place(&mut self, frame: u64) -> bool {
+        if self.holds.contains(&frame) || !self.make_place(0) {
+            return false;
+        }
+        self.hold(frame);
+        self.arrived.insert(frame);
+        true
+    }
+
     /// The frame of that place in the future is used.
-    fn used(&mut self, at: usize) {
+    pub(in super::super) fn used(&mut self, at: usize) {
         let frame = self.frames[at];
+        self.next = self.next.max(at + 1);
         self.held.remove(&(at, frame));
         if let Some(uses) = self.uses.get_mut(&frame) {
             uses.pop_front();
@@ -178,12 +233,12 @@ mod tests {
         let again = future(&[1, 2, 1, 3, 4], 2);
         let mut run = Run::new(&again.frames, again.places);
         assert_eq!((run.next(), run.next(), run.next()), (Some(1), Some(2), None), "both are used before 3");
-        run.arrived.extend([1, 2]);
+        [1, 2].into_iter().for_each(|frame| run.arrived(Some(frame)));
         run.used(0);
         assert_eq!(run.next(), None, "both are used before 3");
         run.used(1);
         assert_eq!(run.next(), Some(3), "in the place of 2");
-        run.arrived.insert(3);
+        run.arrived(Some(3));
         run.used(2);
         assert_eq!(run.next(), Some(4), "in the place of 1");
     }

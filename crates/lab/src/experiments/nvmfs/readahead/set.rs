@@ -151,8 +151,7 @@ impl Set {
 
     /// Frames of the buffer.
     pub(super) fn frames(&self) -> usize {
-        let log = self.options.bytes / 100 * u64::from(self.options.profile.log_percent);
-        ((self.options.bytes - log) / self.options.profile.fill_bytes) as usize
+        self.options.frames() as usize
     }
 
     /// Bytes of these.
