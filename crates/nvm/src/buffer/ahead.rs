@@ -2,7 +2,7 @@
 
 use super::frames::Removal;
 use super::model::PAGE_BYTES;
-use super::streams::{Limits, Space, Use};
+use super::streams::{Limits, Met, Space, Use};
 use super::{Below, Buffer, Inner, Prefetch};
 use core::ops::Range;
 use nvmed_image::Span;
@@ -15,8 +15,8 @@ const STALE_BUDGETS: u64 = 2;
 const REQUEST_SHARE: usize = 4;
 
 impl Buffer {
-    /// A frame is used for which somebody waits (`missed`: it was not even on its way), or which came ahead: what
-    /// follows it comes. `span` is the request from its first byte in the frame on.
+    /// A frame is used for which somebody waits, or which came ahead: what follows it comes. `span` is the request from
+    /// its first byte in the frame on.
     ///
     /// # Errors
     /// The medium below cannot be read or written.
@@ -24,12 +24,13 @@ impl Buffer {
         &self,
         inner: &mut Inner,
         below: Below<'_>,
-        (span, missed): (Span, bool),
+        span: Span,
+        met: Met,
     ) -> Result<(), Status> {
         if self.prefetch == Prefetch::Off {
             return Ok(());
         }
-        let now = self.whereabouts(inner, span, missed);
+        let now = self.whereabouts(inner, span, met);
         let followed = inner.streams.used(&now, self.space_bytes(inner, now.space));
         for (space, range) in followed.passed {
             self.pass(inner, space, range);
@@ -46,17 +47,17 @@ impl Buffer {
     }
 
     /// Where a use is, in the object that has it or on the medium.
-    fn whereabouts(&self, inner: &Inner, span: Span, missed: bool) -> Use {
+    fn whereabouts(&self, inner: &Inner, span: Span, met: Met) -> Use {
         let (at, end) = (span.offset, span.end());
         let reach = |end: u64| self.frames.span(self.frames.at(end - 1)).end();
         match inner.objects.find(at) {
-            None => Use { space: Space::Medium, at, end, reach: reach(end), missed },
+            None => Use { space: Space::Medium, at, end, reach: reach(end), met },
             Some(found) => {
                 let end = end.min(found.end);
                 let position = |on_medium: u64| found.position + (on_medium - at);
                 let reach = position(reach(end).min(found.end));
                 let space = Space::Object(found.object);
-                Use { space, at: found.position, end: position(end), reach, missed }
+                Use { space, at: found.position, end: position(end), reach, met }
             }
         }
     }

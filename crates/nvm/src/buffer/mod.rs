@@ -36,7 +36,7 @@ use nvmed_sys::{Mapping, Pages};
 use objects::Objects;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
-use streams::Streams;
+use streams::{Met, Streams};
 use taken::Taken;
 use wanted::Wanted;
 
@@ -117,6 +117,8 @@ struct Asked {
     span: Span,
     /// All of the frame will be stored, so that its bytes are not read from the medium.
     covered: bool,
+    /// It is asked for to be stored to.
+    stores: bool,
 }
 
 impl Buffer {
@@ -194,7 +196,7 @@ impl Buffer {
     ) -> Result<(), Status> {
         for (frame, part) in self.frames.of(span) {
             let rest = Span { offset: part.offset, bytes: span.end() - part.offset };
-            self.pin((medium, note), Asked { frame, span: rest, covered: false })?;
+            self.pin((medium, note), Asked { frame, span: rest, covered: false, stores: false })?;
             let (at, bytes) = (part.offset as usize, part.bytes as usize);
             take((part.offset - span.offset) as usize, Piece::Memory { memory: &self.reads, at, bytes });
             self.frames.unpin(frame);
@@ -216,7 +218,7 @@ impl Buffer {
         medium.allocate(span)?;
         for (frame, part) in self.frames.of(span) {
             let covered = part == self.frames.span(frame);
-            self.pin((medium, note), Asked { frame, span: part, covered })?;
+            self.pin((medium, note), Asked { frame, span: part, covered, stores: true })?;
             let done = (part.offset - span.offset) as usize;
             put(&self.stores, part.offset as usize, done, part.bytes as usize);
             // Before the lines are noted: a fence that takes the note finds the bytes.
@@ -276,7 +278,7 @@ impl Buffer {
             match self.frames.pin(asked.frame) {
                 Pin::Taken => return Ok(()),
                 Pin::Ahead => {
-                    self.met(below, asked.span);
+                    self.met(below, asked.span, asked.stores);
                     return Ok(());
                 }
                 Pin::Absent => self.bring(below, asked)?,
@@ -286,12 +288,12 @@ impl Buffer {
 
     /// What came ahead is used, and what follows it comes.
     #[cold]
-    fn met(&self, below: Below<'_>, span: Span) {
+    fn met(&self, below: Below<'_>, span: Span, stores: bool) {
         self.used_ahead.fetch_add(1, Ordering::Relaxed);
         // That what follows cannot come is for who asks for it.
         let inner = &mut *self.inner.lock();
         self.receive(inner, below);
-        let _ = self.used(inner, below, (span, false));
+        let _ = self.used(inner, below, span, Met { missed: false, stores });
     }
 
     /// Pins a range until [`Buffer::unpin`].
@@ -323,7 +325,8 @@ impl Buffer {
                 Pin::Absent => true,
                 Pin::Taken => false,
                 Pin::Ahead => {
-                    self.met(below, Span { offset: part.offset, bytes: span.end() - part.offset });
+                    let rest = Span { offset: part.offset, bytes: span.end() - part.offset };
+                    self.met(below, rest, false);
                     false
                 }
             });
@@ -334,7 +337,7 @@ impl Buffer {
                 .take_while(|(frame, _)| *frame < missing)
                 .for_each(|it| self.frames.unpin(it.0));
             let rest = Span { offset: part.offset, bytes: span.end() - part.offset };
-            self.bring(below, Asked { frame: missing, span: rest, covered: false })?;
+            self.bring(below, Asked { frame: missing, span: rest, covered: false, stores: false })?;
         }
         Err(Status::CAPACITY_EXCEEDED)
     }

@@ -2,6 +2,7 @@
 
 use super::frames::Removal;
 use super::model::{LINE_BYTES, PAGE_BYTES, runs};
+use super::streams::Met;
 use super::{Asked, Below, Buffer, Inner, Note, ROUNDS, SPARED_MAX};
 use crate::instructions;
 use crate::medium::Medium;
@@ -22,7 +23,7 @@ impl Buffer {
     /// The medium below cannot be read or written.
     #[cold]
     pub(super) fn bring(&self, below: Below<'_>, asked: Asked) -> Result<(), Status> {
-        let Asked { frame, span, covered } = asked;
+        let Asked { frame, span, covered, stores } = asked;
         // When the caller began to wait, once it is told that it uses the frame.
         let mut since = None;
         loop {
@@ -47,7 +48,7 @@ impl Buffer {
             } else {
                 if since.is_none() {
                     since = Some(inner.model.now());
-                    self.asked(inner, below, span, coming);
+                    self.asked(inner, below, (span, stores), coming);
                 }
                 Some(inner.model.until_arrival())
             };
@@ -57,12 +58,12 @@ impl Buffer {
     }
 
     /// Somebody begins to wait for a frame that he has had begun, or that was on its way (`coming`: ahead, or not).
-    fn asked(&self, inner: &mut Inner, below: Below<'_>, span: Span, coming: Option<bool>) {
+    fn asked(&self, inner: &mut Inner, below: Below<'_>, (span, stores): (Span, bool), coming: Option<bool>) {
         inner.model.stats.late_ahead += u64::from(coming == Some(true));
         // That what follows, or the rest of the request, cannot come is for who asks for it.
         let _ = self.bring_request(inner, below, span);
         if coming != Some(false) {
-            let _ = self.used(inner, below, (span, coming.is_none()));
+            let _ = self.used(inner, below, span, Met { missed: coming.is_none(), stores });
         }
     }
 

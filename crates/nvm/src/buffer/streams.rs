@@ -2,7 +2,7 @@
 //!
 //! Places are bytes of a space, the medium or an object. A stream is *told* by a hint, or *seen*: a second use that
 //! goes on where a request before it ended, or the first byte of an object. A stream that was seen is never further
-//! ahead than it has come, so what it brings in vain is no more than what it has read.
+//! ahead than it has come, so what it brings in vain is no more than what it has read. Who stores is not seen.
 
 use super::hints::Hint;
 use core::ops::Range;
@@ -30,6 +30,16 @@ pub(super) enum Space {
     Object(u64),
 }
 
+/// How a frame is met by who uses it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Met {
+    /// Neither there nor on its way.
+    pub(super) missed: bool,
+    /// To be stored to. Who stores is no reader: what follows is stored to next, and what comes of it is of no use, or
+    /// is of use for a part.
+    pub(super) stores: bool,
+}
+
 /// A frame is used for which somebody waits, or which came ahead: the first use of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Use {
@@ -40,8 +50,7 @@ pub(super) struct Use {
     pub(super) end: u64,
     /// Where the frame ends that has the request's last byte, or the extent.
     pub(super) reach: u64,
-    /// Neither there nor on its way.
-    pub(super) missed: bool,
+    pub(super) met: Met,
 }
 
 /// How far frames may come ahead, in bytes.
@@ -158,8 +167,10 @@ impl Streams {
         let is_over =
             |(space, range): &mut (Space, Range<u64>)| *space != now.space || !range.contains(&now.at);
         let mut passed: Vec<_> = self.ends.extract_if(.., is_over).collect();
-        let Some(index) = self.told(now).or_else(|| self.seen(now)) else {
-            return Followed { stream: self.begin(now), passed };
+        let reader = || if now.met.stores { None } else { self.seen(now) };
+        let Some(index) = self.told(now).or_else(reader) else {
+            let stream = if now.met.stores { None } else { self.begin(now) };
+            return Followed { stream, passed };
         };
         let stream = &mut self.all[index];
         if stream.why == Why::Told(Hint::Random) {
@@ -177,7 +188,7 @@ impl Streams {
                 self.ends.push((stream.space, now.at..now.reach.min(stream.range.end)));
             }
         }
-        if now.missed && now.at < stream.ahead_to {
+        if now.met.missed && now.at < stream.ahead_to {
             // What came has left again.
             stream.ahead_to = now.end;
         }
@@ -307,13 +318,14 @@ mod tests {
     use super::*;
 
     const FRAME: u64 = 16 << 10;
+    const READ: Met = Met { missed: false, stores: false };
     const LIMITS: Limits = Limits { frame: FRAME, seen: 1 << 20, told: 2 << 20 };
 
     /// A read of a frame's first use.
     fn reads(streams: &mut Streams, space: Space, at: u64, bytes: u64) -> Option<Range<u64>> {
         let end = at + bytes;
         let reach = end.next_multiple_of(FRAME);
-        let stream = streams.used(&Use { space, at, end, reach, missed: false }, u64::MAX).stream?;
+        let stream = streams.used(&Use { space, at, end, reach, met: READ }, u64::MAX).stream?;
         let ahead = streams.ahead(stream, u64::MAX, LIMITS);
         streams.brought(stream, ahead.end);
         Some(ahead)
@@ -405,12 +417,13 @@ mod tests {
         let mut passed = Vec::new();
         for at in (0..8).map(|turn| turn * 8192).filter(|at| at % FRAME == 0) {
             // Half a frame a call: every second one is a frame's first use.
-            let now = Use { space, at, end: at + 8192, reach: at + FRAME, missed: false };
+            let now = Use { space, at, end: at + 8192, reach: at + FRAME, met: READ };
             passed.extend(streams.used(&now, 4 * FRAME - 8192).passed);
         }
         let range = |begin, end| (space, begin * FRAME..end * FRAME);
         assert_eq!(passed, [range(0, 1), range(1, 2), range(2, 3)]);
-        let other = Use { space: Space::Medium, at: 0, end: 1, reach: FRAME, missed: true };
+        let other =
+            Use { space: Space::Medium, at: 0, end: 1, reach: FRAME, met: Met { missed: true, ..READ } };
         assert_eq!(
             streams.used(&other, u64::MAX).passed,
             [range(3, 4)],

@@ -6,6 +6,7 @@
 
 use super::model::{LINE_BYTES, PAGE_BYTES};
 use super::residence::pages;
+use super::streams::Met;
 use super::{Asked, Buffer, Note};
 use crate::medium::Medium;
 use crate::view::ViewOptions;
@@ -291,7 +292,7 @@ impl Buffer {
                 missed = true;
             }
             if missed {
-                let _ = self.used(&mut inner, below, (fill.span, true));
+                let _ = self.used(&mut inner, below, fill.span, Met { missed: true, stores: false });
             }
         }
     }
@@ -305,7 +306,7 @@ impl Buffer {
             return Ok(fill.span);
         }
         let frame = self.frames.at(fill.page.offset);
-        self.pin(below, Asked { frame, span: fill.page, covered: false })?;
+        self.pin(below, Asked { frame, span: fill.page, covered: false, stores: false })?;
         Ok(fill.page)
     }
 

@@ -425,6 +425,31 @@ fn who_reads_in_order_is_seen_by_address() {
     assert_eq!(stats(&memory).fills_ahead, 0, "every second page: none follows another");
 }
 
+/// Who stores in order is no reader: nothing comes ahead of him, unless somebody has said so, nor of who reads what he
+/// has just stored to.
+#[test]
+fn what_is_stored_to_has_nothing_come_ahead() {
+    let store = |prefetch: Prefetch, object: bool| {
+        let memory = buffered(&options(256 << 10, 16384, 0, true)).prefetching(prefetch);
+        if object {
+            memory.object(7, &[Extent { position: 0, at: 0, bytes: BYTES }]).expect("an object");
+        }
+        for page in 0..BYTES / PAGE {
+            memory.store(page * PAGE, &[1; 512]).expect("room");
+        }
+        stats(&memory)
+    };
+    let off = store(Prefetch::Off, false);
+    assert_eq!((off.fills, off.fills_ahead), (BYTES / 16384, 0));
+    assert_eq!(store(Prefetch::Device, false), off);
+    assert_eq!(store(Prefetch::Hints, true), off);
+    let memory = buffered(&options(256 << 10, 16384, 0, true));
+    memory.advise(0, BYTES, Hint::Sequential).expect("a hint");
+    (0..BYTES / PAGE).for_each(|page| memory.store(page * PAGE, &[1; 512]).expect("room"));
+    let told = stats(&memory);
+    assert!(told.used_ahead > BYTES / 16384 * 9 / 10, "{told:?}");
+}
+
 /// The extents of an object of 64 pages, which lie from the back to the front of the medium, three pages each.
 fn backwards() -> Vec<Extent> {
     let extent = |number: u64| Extent {
