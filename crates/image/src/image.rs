@@ -521,19 +521,6 @@ impl Image {
         true
     }
 
-    /// Whether something of the image is missing that was stored to: by a load from the last page of that. Where that
-    /// page has been discarded the host is asked, until it or a later one is stored to again.
-    #[inline]
-    fn looks_cut(&self) -> bool {
-        let last = self.last_page.load(Ordering::Acquire);
-        if last == NO_PAGE {
-            let end = self.stored_end.load(Ordering::Relaxed);
-            return self.is_cut() || end > 0 && !self.reaches(end);
-        }
-        self.reads.u8(last as usize).load(Ordering::Relaxed);
-        self.is_cut()
-    }
-
     /// Notes a write up to `end`. A read-modify-write, also when it changes nothing: it keeps the copy before it, whose
     /// stores could otherwise still wait in this processor while another one's flush takes the mark away.
     #[inline]

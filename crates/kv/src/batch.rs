@@ -40,8 +40,8 @@ impl Batch {
         self.push(PUT, key, value);
     }
 
-    /// As [`Batch::put_joined`], of the value that `write` appends to what it is given. Nothing is put where `write` says
-    /// no, which is answered.
+    /// As [`Batch::put_joined`], of the value that `write` appends to what it is given. Nothing is put where `write`
+    /// says no, which is answered.
     #[inline]
     pub fn put_written(&mut self, key: [&[u8]; 3], write: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
         let start = self.bytes.len();

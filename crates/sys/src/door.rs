@@ -197,8 +197,8 @@ global_asm!(
     ".cfi_endproc",
     ".size nvmed_door_there, . - nvmed_door_there",
     // rdi: to, a multiple of a line; rsi: from; rdx: bytes, a multiple of a line. Answers in rax the bytes that were
-    // not moved, whole lines: all of a line is loaded before any of it is stored. Four lines a round; a round that meets
-    // nothing is gone through once more, line by line.
+    // not moved, whole lines: all of a line is loaded before any of it is stored. Four lines a round; a round that
+    // meets nothing is gone through once more, line by line.
     ".balign 16",
     ".hidden nvmed_door_stream",
     ".globl nvmed_door_stream",

@@ -129,8 +129,9 @@ impl Metadata {
         Ok(Some(recorded))
     }
 
-    /// Records that a file has at least `size` bytes; answers how many the record has then. Within a block that it had before, that shows what the device has
-    /// there: what was cut off earlier, until what was written over it is durable, which `is_open` says it is not.
+    /// Records that a file has at least `size` bytes; answers how many the record has then. Within a block that it had
+    /// before, that shows what the device has there: what was cut off earlier, until what was written over it is
+    /// durable, which `is_open` says it is not.
     ///
     /// # Errors
     /// The store's.

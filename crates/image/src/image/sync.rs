@@ -1,6 +1,6 @@
 //! What was stored is made durable, and what could not be is never said to be.
 
-use super::{Flush, Image};
+use super::{Flush, Image, NO_PAGE};
 use crate::span::Span;
 use nvmed_nvme::Status;
 use std::sync::atomic::Ordering;
@@ -92,6 +92,19 @@ impl Image {
         }
         syncing.failed = true;
         Err(Status::WRITE_FAULT)
+    }
+
+    /// Whether something of the image is missing that was stored to: by a load from the last page of that. Where that
+    /// page has been discarded the host is asked, until it or a later one is stored to again.
+    #[inline]
+    fn looks_cut(&self) -> bool {
+        let last = self.last_page.load(Ordering::Acquire);
+        if last == NO_PAGE {
+            let end = self.stored_end.load(Ordering::Relaxed);
+            return self.is_cut() || end > 0 && !self.reaches(end);
+        }
+        self.reads.u8(last as usize).load(Ordering::Relaxed);
+        self.is_cut()
     }
 
     /// Whether the file has lost something since it was opened: bytes go by calls from then on.
