@@ -2,10 +2,9 @@
 
 use crate::file::File;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use nvmed_fs::{FileType, FsError, OpenFlags};
+use nvmed_fs::{FileType, OpenFlags};
 use nvmed_wire::{Control, Seen, Spare, WindowView};
 use rustix::fd::AsFd;
-use rustix::io::Errno;
 use std::sync::OnceLock;
 
 /// Windows that a description has over its life, one after the other; each keeps its addresses until it is closed.
@@ -42,6 +41,34 @@ struct Seat {
     next: OnceLock<Box<Seat>>,
 }
 
+impl Seat {
+    /// Reads from the window behind this one, which is closed, or from one behind that.
+    #[cold]
+    #[inline(never)]
+    fn read_behind(&self, into: &mut [u8], offset: u64) -> Seen {
+        let mut seat = self;
+        while let Some(next) = seat.next.get() {
+            seat = next;
+            match seat.view.read(into, offset) {
+                Seen::Closed => {}
+                seen => return seen,
+            }
+        }
+        Seen::Closed
+    }
+}
+
+/// What a read without a call came to.
+#[derive(Debug)]
+pub(crate) enum Uncalled {
+    /// So many bytes.
+    Bytes(usize),
+    /// The call is to be made.
+    Nothing,
+    /// The server is gone.
+    Dead,
+}
+
 impl Cached {
     /// The window, behind those that were closed.
     fn last(&self) -> (Option<&Seat>, usize) {
@@ -65,38 +92,32 @@ impl Cached {
 }
 
 impl File {
-    /// Reads from the window; none when the call must be made.
+    /// Reads from the window, or from the shelf where there is none.
     #[inline]
-    pub(crate) fn read_cached(&self, into: &mut [u8], offset: u64) -> Option<Result<usize, FsError>> {
+    pub(crate) fn read_cached(&self, into: &mut [u8], offset: u64) -> Uncalled {
         self.holding.granted.was_read();
-        let Some(mut seat) = self.cached.seat.get() else {
-            return self.read_shown(into, offset).map(Ok);
+        let Some(seat) = self.cached.seat.get() else {
+            return self.read_shown(into, offset).map_or(Uncalled::Nothing, Uncalled::Bytes);
         };
-        let core = self.core();
-        if self.holding.has_posts() {
-            return None;
-        }
         // The server checks what a direct read asks for.
-        if self.flags().has(OpenFlags::DIRECT) {
-            return None;
+        if self.holding.has_posts() || self.flags().has(OpenFlags::DIRECT) {
+            return Uncalled::Nothing;
         }
-        loop {
-            match seat.view.read(into, offset) {
-                Seen::Bytes(bytes) => {
-                    // Behind the copy: who comes after a dead server stores to the medium.
-                    if core.board.is_dead() {
-                        return Some(Err(FsError::Host(Errno::IO)));
-                    }
-                    let link = core.link();
-                    if link.is_open() {
-                        link.count_read([Spare::WindowRead, Spare::WindowBytes], bytes);
-                    }
-                    return Some(Ok(bytes));
-                }
-                Seen::Missing => return None,
-                Seen::Closed => seat = seat.next.get()?,
-            }
+        let seen = match seat.view.read(into, offset) {
+            Seen::Closed => seat.read_behind(into, offset),
+            seen => seen,
+        };
+        let Seen::Bytes(bytes) = seen else { return Uncalled::Nothing };
+        let core = self.core();
+        // Behind the copy: who comes after a dead server stores to the medium.
+        if core.board.is_dead() {
+            return Uncalled::Dead;
         }
+        let link = core.link();
+        if link.is_open() {
+            link.count_read([Spare::WindowRead, Spare::WindowBytes], bytes);
+        }
+        Uncalled::Bytes(bytes)
     }
 
     /// The file's size, if its window tells it.

@@ -1,10 +1,12 @@
 //! Reading and writing.
 
+use crate::cached::Uncalled;
 use crate::core::STRANGE;
 use crate::file::File;
 use nvmed_fs::posted::{Change, Outcome, WRITE_BYTES_MAX};
 use nvmed_fs::{FILE_BYTES_MAX, FileType, FsError, OpenFlags};
 use nvmed_wire::{Answer, Call, DATA_BYTES_MAX, PAGES_GRANTED};
+use rustix::io::Errno;
 
 impl File {
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
@@ -13,10 +15,11 @@ impl File {
     /// As [`nvmed_fs::File::pread`].
     #[inline]
     pub fn pread(&self, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
-        if let Some(read) = self.read_cached(into, offset) {
-            return read;
+        match self.read_cached(into, offset) {
+            Uncalled::Bytes(bytes) => Ok(bytes),
+            Uncalled::Nothing => self.read_there(into, offset),
+            Uncalled::Dead => Err(FsError::Host(Errno::IO)),
         }
-        self.read_there(into, offset)
     }
 
     /// Reads at the offset and moves it.

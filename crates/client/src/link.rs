@@ -304,10 +304,9 @@ impl Link {
 
     /// Counts a read of so many bytes, of a link that was just seen to be open.
     #[inline]
-    pub(crate) fn count_read(&self, [what, bytes_of]: [Spare; 2], bytes: usize) {
+    pub(crate) fn count_read(&self, counts: [Spare; 2], bytes: usize) {
         if let Some(lane) = self.lanes.first() {
-            lane.spares().count(what);
-            lane.spares().add(bytes_of, bytes as u64);
+            lane.spares().add_read(counts, bytes as u64);
         }
     }
 }

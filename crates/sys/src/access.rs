@@ -5,6 +5,13 @@ use crate::door;
 use crate::mapping::Mapping;
 use core::ptr;
 
+/// A mistake of the caller's, out of line with its words.
+#[cold]
+#[inline(never)]
+fn misplaced(bits: u32, offset: usize) -> ! {
+    panic!("a word of {bits} bits at offset {offset}")
+}
+
 impl Mapping {
     /// Copies `dst.len()` bytes from `offset` out of the mapping.
     ///
@@ -181,7 +188,9 @@ impl Mapping {
     #[inline]
     #[must_use]
     pub fn u16(&self, offset: usize) -> &AtomicU16 {
-        assert!(offset.is_multiple_of(2), "16-bit word at odd offset {offset}");
+        if !offset.is_multiple_of(2) {
+            misplaced(16, offset);
+        }
         // SAFETY: in bounds by `at`, aligned by the assert (the base is page-aligned), otherwise as `u8`.
         unsafe { AtomicU16::from_ptr(self.at(offset, 2).cast()) }
     }
@@ -193,22 +202,11 @@ impl Mapping {
     #[inline]
     #[must_use]
     pub fn u32(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4), "32-bit word at offset {offset}");
+        if !offset.is_multiple_of(4) {
+            misplaced(32, offset);
+        }
         // SAFETY: as `u16`.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
-    }
-
-    /// `N` atomic 32-bit words side by side from `offset` on.
-    ///
-    /// # Panics
-    /// When one is outside, or not aligned.
-    #[inline]
-    #[must_use]
-    pub fn u32s<const N: usize>(&self, offset: usize) -> [&AtomicU32; N] {
-        assert!(offset.is_multiple_of(4), "32-bit words at offset {offset}");
-        let first = self.at(offset, 4 * N);
-        // SAFETY: as `u32`, of each of the words that `at` has found inside.
-        core::array::from_fn(|index| unsafe { AtomicU32::from_ptr(first.add(4 * index).cast()) })
     }
 
     /// The atomic 64-bit word at `offset`.
@@ -218,7 +216,9 @@ impl Mapping {
     #[inline]
     #[must_use]
     pub fn u64(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8), "64-bit word at offset {offset}");
+        if !offset.is_multiple_of(8) {
+            misplaced(64, offset);
+        }
         // SAFETY: as `u16`.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }

@@ -68,6 +68,13 @@ const GATHERED_IN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// Huge pages in a row that were not there, or slow to come, after which a mapping is given no more.
 const MISSES_MAX: u32 = 4;
 
+/// A mistake of the caller's. Out of line with its words, which every access would else make ready.
+#[cold]
+#[inline(never)]
+fn outside(offset: usize, len: usize, there: usize) -> ! {
+    panic!("{len} bytes at {offset} of a mapping of {there} bytes")
+}
+
 /// Held while memory is made shareable, which happens at set-up and is rare.
 static SHARING: Mutex<()> = Mutex::new(());
 
@@ -347,7 +354,9 @@ impl Mapping {
     #[inline(always)]
     pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        assert!(inside, "{len} bytes at {offset} of a mapping of {} bytes", self.len);
+        if !inside {
+            outside(offset, len, self.len);
+        }
         // SAFETY: `offset + len <= self.len`, and one mapping is one allocation.
         unsafe { self.base.as_ptr().add(offset) }
     }

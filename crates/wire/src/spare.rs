@@ -56,7 +56,20 @@ impl Spares<'_> {
     /// Client: counts `more`.
     #[inline]
     pub fn add(self, what: Spare, more: u64) {
-        let count = self.0.u64(line() + what as usize * 8);
+        self.add_in(line(), what, more);
+    }
+
+    /// Client: counts a read of so many bytes.
+    #[inline]
+    pub fn add_read(self, [what, bytes_of]: [Spare; 2], bytes: u64) {
+        let line = line();
+        self.add_in(line, what, 1);
+        self.add_in(line, bytes_of, bytes);
+    }
+
+    #[inline]
+    fn add_in(self, line: usize, what: Spare, more: u64) {
+        let count = self.0.u64(line + what as usize * 8);
         // No locked instruction: threads that count in one line at the same moment lose some.
         count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }

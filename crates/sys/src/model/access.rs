@@ -110,15 +110,6 @@ impl Mapping {
         self.words(offset, 4).u32(offset)
     }
 
-    /// `N` atomic 32-bit words side by side from `offset` on.
-    ///
-    /// # Panics
-    /// When one is outside, or not aligned.
-    #[must_use]
-    pub fn u32s<const N: usize>(&self, offset: usize) -> [&AtomicU32; N] {
-        core::array::from_fn(|index| self.u32(offset + 4 * index))
-    }
-
     /// The atomic 64-bit word at `offset`.
     ///
     /// # Panics

@@ -268,12 +268,10 @@ pub(crate) fn on_descriptor<R: Reply>(
     host: impl FnOnce() -> isize,
     ours: impl FnOnce(&Body) -> Answer,
 ) -> R {
-    if !table::is_ours(fd) {
-        return reply(host());
-    }
+    let Some(slot) = table::ours(fd) else { return reply(host()) };
     // What it needs goes with it: it is run behind a pointer, where a panic is caught.
     guard(move || {
         mount::count();
-        ours(&*table::pin(fd)?)
+        ours(&*table::pin_at(slot)?)
     })
 }

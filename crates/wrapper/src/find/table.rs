@@ -144,7 +144,13 @@ fn slot_or_new(fd: c_int) -> Option<&'static Slot> {
 /// Whether the descriptor is one of ours: one load and a compare.
 #[inline(always)]
 pub(crate) fn is_ours(fd: c_int) -> bool {
-    slot(fd).is_some_and(|slot| !slot.load(Ordering::Relaxed).is_null())
+    ours(fd).is_some()
+}
+
+/// Where a descriptor of ours is in the table, to be pinned there ([`pin_at`]).
+#[inline(always)]
+pub(crate) fn ours(fd: c_int) -> Option<&'static Slot> {
+    slot(fd).filter(|slot| !slot.load(Ordering::Relaxed).is_null())
 }
 
 /// The description behind one of our descriptors.
@@ -153,11 +159,21 @@ pub(crate) fn is_ours(fd: c_int) -> bool {
 /// `EBADF` if it was closed meanwhile; `EIO` in a forked child.
 #[inline(always)]
 pub(crate) fn pin(fd: c_int) -> Answer<Pinned> {
+    let Some(slot) = slot(fd) else { return Err(Fail::Errno(libc::EBADF)) };
+    pin_at(slot)
+}
+
+/// As [`pin`], of a descriptor that was looked up.
+///
+/// # Errors
+/// As there.
+#[inline(always)]
+pub(crate) fn pin_at(slot: &'static Slot) -> Answer<Pinned> {
     if fence::is_child() {
         fence::report();
         return Err(Fail::Errno(libc::EIO));
     }
-    pin_unfenced(fd)
+    pin_unfenced_at(slot)
 }
 
 /// As [`pin`], in a forked child too, which may close and duplicate what it inherited.
@@ -167,6 +183,11 @@ pub(crate) fn pin(fd: c_int) -> Answer<Pinned> {
 #[inline(always)]
 pub(crate) fn pin_unfenced(fd: c_int) -> Answer<Pinned> {
     let Some(slot) = slot(fd) else { return Err(Fail::Errno(libc::EBADF)) };
+    pin_unfenced_at(slot)
+}
+
+#[inline(always)]
+fn pin_unfenced_at(slot: &'static Slot) -> Answer<Pinned> {
     loop {
         let found = slot.load(Ordering::Acquire);
         // SAFETY: descriptions are never freed.
