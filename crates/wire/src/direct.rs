@@ -1,20 +1,16 @@
 //! Reads of a window that has no copies: its pages lie on a medium that the client has mapped itself
 //! (docs/spec/shared.md, "Direct windows").
 
+use crate::region::{REGION_BYTES, Region};
 use crate::view::{Copied, Seen, TRIES, WindowView};
-use crate::window::{ABSENT, ENTRY, OPEN, PAGE, PLACE, WORDS, ZEROES};
-use core::ops::Range;
+use crate::window::{ABSENT, ABSENT_LOCKED, ENTRY, OPEN, PAGE, PLACE, ZEROES};
 use nvmed_sys::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use nvmed_sys::{Mapping, Pages, door};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
-/// Pages that are copied in one piece at most, where they lie side by side: 64 KiB.
+/// Pages that are copied in one piece at most between looks at their words, where they lie side by side: 64 KiB.
 const RUN_PAGES: usize = 16;
-
-/// Up to so many pages are looked at one by one, by plain loops, which take half of what iterators do; more of them in
-/// larger pieces.
-const FEW_PAGES: u64 = 4;
 
 /// The medium below a mount, mapped to be read: one mapping for all files of a process.
 #[derive(Debug)]
@@ -53,7 +49,8 @@ impl MediumView {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Copies what lies in a block and those behind it, from a byte of the first one on; whether the medium has it.
+    /// Copies what lies in a block and those behind it, from so many bytes behind its first one on; whether the medium
+    /// has it.
     #[inline]
     fn copy(&self, block: u32, inside: usize, into: &mut [u8]) -> bool {
         let at = block as usize * PAGE + inside;
@@ -63,20 +60,26 @@ impl MediumView {
 }
 
 impl WindowView {
-    #[inline(always)]
+    #[inline]
     fn entry(&self, page: u64) -> &AtomicU32 {
-        self.memory.u32(WORDS + page as usize * ENTRY)
+        self.memory.u32(self.entries + page as usize * ENTRY)
+    }
+
+    /// Where a page lies, of which its word has told.
+    #[inline]
+    fn told(&self, page: u64) -> u32 {
+        self.memory.u32(self.entries + page as usize * ENTRY + PLACE).load(Ordering::Relaxed)
     }
 
     /// A page's word, and where it lies; none where that is not told.
-    #[inline(always)]
+    #[inline]
     fn place(&self, page: u64) -> Option<(u32, u32)> {
         // Barrier R1, pairs with W2: place and bytes are not older than this word.
         let word = self.entry(page).load(Ordering::Acquire);
         if word == ABSENT || !word.is_multiple_of(2) {
             return None;
         }
-        Some((word, self.memory.u32(WORDS + page as usize * ENTRY + PLACE).load(Ordering::Relaxed)))
+        Some((word, self.told(page)))
     }
 
     /// As [`WindowView::read`].
@@ -86,110 +89,50 @@ impl WindowView {
         if self.read_usual(medium, into, offset) {
             Seen::Bytes(bytes)
         } else {
-            self.read_runs(medium, into, offset)
+            self.read_pieces(medium, into, offset)
         }
     }
 
-    /// Reads all of `into`, if its pages lie side by side and have all been told of by one word: that takes one copy,
-    /// however many they are. False: nothing that was read counts.
+    /// Reads all of `into`, if that is one region's, whose pages lie side by side. False: nothing that was read counts.
     #[inline(always)]
     fn read_usual(&self, medium: &MediumView, into: &mut [u8], offset: u64) -> bool {
         let size = self.size_seen();
-        let (first, inside) = (offset / PAGE as u64, (offset % PAGE as u64) as usize);
-        let count = (inside + into.len()).div_ceil(PAGE) as u64;
+        let (last, region) = (offset.wrapping_add(into.len() as u64).wrapping_sub(1), offset / REGION_BYTES);
         let is_open = self.memory.u32(OPEN).load(Ordering::Relaxed) != 0;
-        let is_inside = offset <= size && into.len() as u64 <= size - offset && first + count <= self.pages;
-        if !is_open || !is_inside || count == 0 {
+        let is_inside =
+            offset <= size && into.len() as u64 <= size - offset && last / (PAGE as u64) < self.pages;
+        if !is_open || !is_inside || last / REGION_BYTES != region {
             return false;
         }
-        let Some((word, block)) = self.place(first) else { return false };
-        let pages = first..first + count;
-        if block == ZEROES || !self.is_run(&pages, word, block) || !medium.copy(block, inside, into) {
-            return false;
-        }
-        // Barrier R2, as in `copy_run_once`.
-        fence(Ordering::Acquire);
-        self.have_still(&pages, word) && !medium.is_left() && self.still(size)
+        let region = Region::of(&self.memory, region);
+        let Some(count) = region.settled() else { return false };
+        let Some(block) = region.run() else { return false };
+        medium.copy(block, (offset % REGION_BYTES) as usize, into)
+            && region.is_still(count)
+            && !medium.is_left()
+            && self.still(size)
     }
 
-    /// Whether some pages, of which the first is known to, have a word and lie side by side from a block on.
-    #[inline(always)]
-    fn is_run(&self, pages: &Range<u64>, word: u32, block: u32) -> bool {
-        let count = pages.end - pages.start;
-        if count > FEW_PAGES {
-            return self.is_long_run(pages, word, block);
-        }
-        let mut index = 1;
-        while index < count {
-            let place = block.wrapping_add(index as u32);
-            if self.place(pages.start + index) != Some((word, place)) {
-                return false;
-            }
-            index += 1;
-        }
-        true
-    }
-
+    /// As [`WindowView::read_in_place`], piece by piece.
     #[inline(never)]
-    fn is_long_run(&self, pages: &Range<u64>, word: u32, block: u32) -> bool {
-        let is_next = |entry: [&AtomicU32; 2], page: u64| {
-            let place = block.wrapping_add((page - pages.start) as u32);
-            // Barrier R1, as in `place`.
-            entry[0].load(Ordering::Acquire) == word && entry[1].load(Ordering::Relaxed) == place
-        };
-        let mut page = pages.start;
-        while pages.end - page >= RUN_PAGES as u64 {
-            let words: [_; 2 * RUN_PAGES] = self.memory.u32s(WORDS + page as usize * ENTRY);
-            let next = |index: usize| is_next([words[2 * index], words[2 * index + 1]], page + index as u64);
-            if !(0..RUN_PAGES).all(next) {
-                return false;
-            }
-            page += RUN_PAGES as u64;
-        }
-        (page..pages.end).all(|page| is_next(self.memory.u32s(WORDS + page as usize * ENTRY), page))
-    }
-
-    /// Whether some pages have a word still.
-    #[inline(always)]
-    fn have_still(&self, pages: &Range<u64>, word: u32) -> bool {
-        if pages.end - pages.start > FEW_PAGES {
-            return self.have_all_still(pages, word);
-        }
-        let mut page = pages.start;
-        while page < pages.end {
-            if self.entry(page).load(Ordering::Relaxed) != word {
-                return false;
-            }
-            page += 1;
-        }
-        true
-    }
-
-    #[inline(never)]
-    fn have_all_still(&self, pages: &Range<u64>, word: u32) -> bool {
-        let mut page = pages.start;
-        while pages.end - page >= RUN_PAGES as u64 {
-            let words: [_; 2 * RUN_PAGES] = self.memory.u32s(WORDS + page as usize * ENTRY);
-            if !(0..RUN_PAGES).all(|index| words[2 * index].load(Ordering::Relaxed) == word) {
-                return false;
-            }
-            page += RUN_PAGES as u64;
-        }
-        (page..pages.end).all(|page| self.entry(page).load(Ordering::Relaxed) == word)
-    }
-
-    /// As [`WindowView::read_in_place`], run by run.
-    #[inline(never)]
-    fn read_runs(&self, medium: &MediumView, into: &mut [u8], offset: u64) -> Seen {
+    fn read_pieces(&self, medium: &MediumView, into: &mut [u8], offset: u64) -> Seen {
         for _ in 0..TRIES {
             let size = self.size_seen();
             let len = match self.clamp(into.len(), offset, size) {
                 Ok(len) => len,
                 Err(seen) => return seen,
             };
-            let mut done = 0;
+            // Up to there something has changed under this reader, and each page is looked at by itself.
+            let (mut done, mut unsettled) = (0, 0);
             while done < len {
-                match self.copy_run(medium, offset + done as u64, &mut into[done..len]) {
+                let at = offset + done as u64;
+                let rest = &mut into[done..len];
+                let counted = if at < unsettled { None } else { self.copy_counted(medium, at, rest) };
+                let copied = counted.or_else(|| {
+                    unsettled = (at / REGION_BYTES + 1) * REGION_BYTES;
+                    self.copy_run(medium, at, rest)
+                });
+                match copied {
                     Some(copied) => done += copied,
                     None => return Seen::Missing,
                 }
@@ -202,6 +145,49 @@ impl WindowView {
             }
         }
         Seen::Missing
+    }
+
+    /// Copies as many bytes of one region as lie side by side, between two looks at its count; how many. None: its
+    /// pages are to be looked at.
+    #[inline]
+    fn copy_counted(&self, medium: &MediumView, at: u64, into: &mut [u8]) -> Option<usize> {
+        let region = Region::of(&self.memory, at / REGION_BYTES);
+        let count = region.settled()?;
+        let (page, inside) = (at / PAGE as u64, (at % PAGE as u64) as usize);
+        let within = (REGION_BYTES - at % REGION_BYTES).min(into.len() as u64) as usize;
+        let (block, inside, bytes) = match region.run() {
+            Some(first) => (first, (at % REGION_BYTES) as usize, within),
+            None => {
+                let (block, pages) = self.run_from(page, (inside + within).div_ceil(PAGE) as u64)?;
+                (block, inside, within.min(pages as usize * PAGE - inside))
+            }
+        };
+        let into = &mut into[..bytes];
+        if block == ZEROES {
+            door::give_zeroes(into);
+        } else if !medium.copy(block, inside, into) {
+            return None;
+        }
+        region.is_still(count).then_some(bytes)
+    }
+
+    /// Where a page lies, and how many of `most` pages from it on lie side by side, while their region's count stays
+    /// what it is: then a word that is odd is of a change that has not begun, and that a page is told of is enough.
+    #[inline]
+    fn run_from(&self, first: u64, most: u64) -> Option<(u32, u64)> {
+        let place = |page: u64| {
+            // Barrier R6, pairs with W2: as R1.
+            let word = self.entry(page).load(Ordering::Acquire);
+            (word > ABSENT_LOCKED).then(|| self.told(page))
+        };
+        let block = place(first)?;
+        let apart = u32::from(block != ZEROES);
+        let (mut count, mut next) = (1, block.wrapping_add(apart));
+        while count < most && place(first + count) == Some(next) {
+            next = next.wrapping_add(apart);
+            count += 1;
+        }
+        Some((block, count))
     }
 
     /// Copies as many bytes as lie side by side; how many. None: the call must be made.

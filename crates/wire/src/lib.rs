@@ -19,6 +19,7 @@ mod parking;
 mod patience;
 mod post;
 mod processor;
+mod region;
 mod request;
 mod shelf;
 mod shelved;

@@ -13,7 +13,7 @@ use nvmed_fs::{
 use serde::{Deserialize, Serialize};
 
 /// The protocol's version: a client and a server that differ do not speak to each other.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 /// Pages that a grant of posted writes may newly touch, until it is renewed.
 pub const PAGES_GRANTED: u64 = 64;
 /// Things that one message names for an heir: 15 bytes each at most, so that a message has room for them.

@@ -2,6 +2,7 @@
 
 use crate::direct::MediumView;
 use crate::memory;
+use crate::region;
 use crate::window::{
     ABSENT, DIRECT, KIND, OPEN, PAGE, PAGES, SIZE, WINDOW_PAGES_MAX, WORDS, bytes, pages_start, table_bytes,
     words,
@@ -33,6 +34,8 @@ pub enum Seen {
 pub struct WindowView {
     pub(crate) memory: Mapping,
     pub(crate) pages: u64,
+    /// Where a direct window's entries begin.
+    pub(crate) entries: usize,
     bytes: Bytes,
 }
 
@@ -64,7 +67,8 @@ impl WindowView {
             (bytes(pages), Bytes::Copies(pages_start(pages)))
         };
         memory::check_bytes(fd, len)?;
-        Ok(Self { memory: Mapping::read_only(fd, 0, len, Pages::Base)?, pages, bytes })
+        let memory = Mapping::read_only(fd, 0, len, Pages::Base)?;
+        Ok(Self { memory, pages, entries: region::entries(pages), bytes })
     }
 
     /// Whether its pages lie on the medium, which it is to be given ([`WindowView::over`]).

@@ -6,6 +6,7 @@
 
 use crate::memory;
 use crate::parking;
+use crate::region::{self, REGION_PAGES, Region};
 use core::ops::Range;
 use core::time::Duration;
 use nvmed_sys::atomic::{AtomicU32, Ordering, fence};
@@ -35,7 +36,7 @@ pub const WINDOW_PAGES_MAX: u64 = 1 << 28;
 /// A page that is not there.
 pub(crate) const ABSENT: u32 = 0;
 /// One that is not there while the file changes or is copied.
-const ABSENT_LOCKED: u32 = 1;
+pub(crate) const ABSENT_LOCKED: u32 = 1;
 
 /// Looks at a locked page's word before a thread of the server sleeps.
 const LOOKS: u32 = 100;
@@ -56,7 +57,7 @@ pub(crate) fn bytes(pages: u64) -> usize {
 
 /// Bytes of a direct window.
 pub(crate) fn table_bytes(pages: u64) -> usize {
-    WORDS + pages as usize * ENTRY
+    region::entries(pages) + pages as usize * ENTRY
 }
 
 /// Where a page of a file lies.
@@ -76,6 +77,8 @@ pub struct Window {
     pages: u64,
     /// Where the copies begin; a direct window has none.
     copies: Option<usize>,
+    /// Where the words of the pages begin, and how far apart they are.
+    words: (usize, usize),
     /// Locked by a thread that changes the file's size.
     size: Mutex<()>,
     /// The last version given to a page.
@@ -117,6 +120,7 @@ impl Window {
             readers,
             pages,
             copies,
+            words: if copies.is_some() { (WORDS, words(1)) } else { (region::entries(pages), ENTRY) },
             size: Mutex::new(()),
             version: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
@@ -149,8 +153,8 @@ impl Window {
 
     fn word(&self, page: u64) -> &AtomicU32 {
         assert!(page < self.pages, "page {page} has no word in a window of {}", self.pages);
-        let entry = if self.is_direct() { ENTRY } else { words(1) };
-        self.memory.u32(WORDS + page as usize * entry)
+        let (start, apart) = self.words;
+        self.memory.u32(start + page as usize * apart)
     }
 
     /// Where a page's copy begins, in a window of copies.
@@ -166,7 +170,16 @@ impl Window {
             "page {page} has no place in a window of {}",
             self.pages
         );
-        self.memory.u32(WORDS + page as usize * ENTRY + PLACE)
+        self.memory.u32(self.words.0 + page as usize * ENTRY + PLACE)
+    }
+
+    /// The regions in which some of these pages are, of a direct window.
+    fn regions(&self, pages: &Range<u64>) -> impl Iterator<Item = Region<'_>> {
+        let regions = match self.is_direct() && !pages.is_empty() {
+            true => pages.start / REGION_PAGES..pages.end.div_ceil(REGION_PAGES),
+            false => 0..0,
+        };
+        regions.map(|region| Region::of(&self.memory, region))
     }
 
     /// Whether a page is there.
@@ -197,9 +210,12 @@ impl Window {
         for page in start..end {
             self.lock(page);
         }
-        // Barrier W1, pairs with R2: a reader that copies a byte changed from here on sees an odd word.
+        let pages = start..end;
+        self.regions(&pages).for_each(Region::begin);
+        // Barrier W1, pairs with R2 and R4: a reader that copies a byte changed from here on sees an odd word, and
+        // another count.
         fence(Ordering::SeqCst);
-        Change { window: self, pages: start..end, resizing }
+        Change { window: self, pages, is_counted: true, resizing }
     }
 
     /// Makes a page's word odd, when it is even.
@@ -234,9 +250,14 @@ impl Window {
 
     /// Makes a page's word even: `word`.
     fn unlock(&self, page: u64, word: u32) {
+        if word == ABSENT && self.is_direct() {
+            Region::of(&self.memory, page / REGION_PAGES).clear_run();
+        }
         // Barrier W2, pairs with R1: who sees this word copies what was written before it.
         let before = self.word(page).swap(word, Ordering::SeqCst);
-        assert!(!before.is_multiple_of(2), "page {page} was not locked");
+        // A second panic while one unwinds would end the process.
+        let was_locked = !before.is_multiple_of(2) || std::thread::panicking();
+        assert!(was_locked, "page {page} was not locked");
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             parking::wake_all(self.word(page));
         }
@@ -265,7 +286,7 @@ impl Window {
             return seen.is_multiple_of(2);
         }
         // Given back to absent also when `read` unwinds.
-        let locked = Change { window: self, pages: page..page + 1, resizing: None };
+        let locked = Change { window: self, pages: page..page + 1, is_counted: false, resizing: None };
         // As W1, for who still copies what was there before the page was given back.
         fence(Ordering::SeqCst);
         let mut bytes = [0; PAGE];
@@ -293,7 +314,12 @@ impl Window {
             }
             match locked.last_mut() {
                 Some(run) if run.pages.end == page => run.pages.end += 1,
-                _ => locked.push(Change { window: self, pages: page..page + 1, resizing: None }),
+                _ => locked.push(Change {
+                    window: self,
+                    pages: page..page + 1,
+                    is_counted: false,
+                    resizing: None,
+                }),
             }
         }
         for run in &mut locked {
@@ -304,15 +330,25 @@ impl Window {
                 let end = run.pages.end.min(run.pages.start.saturating_add(count.max(1)));
                 let Some(first) = Self::first_place(place, end - run.pages.start) else { break };
                 let version = self.fresh();
-                for page in run.pages.start..end {
-                    let at = if first == ZEROES { 0 } else { (page - run.pages.start) as u32 };
-                    self.place(page).store(first + at, Ordering::Relaxed);
-                }
+                self.put(&(run.pages.start..end), first);
                 for page in run.pages.start..end {
                     run.pages.start = page + 1;
                     self.unlock(page, version);
                 }
             }
+        }
+    }
+
+    /// Notes where pages lie that this thread has locked, the first of them at `first`.
+    fn put(&self, pages: &Range<u64>, first: u32) {
+        let place = |page: u64| if first == ZEROES { ZEROES } else { first + (page - pages.start) as u32 };
+        for page in pages.clone() {
+            // Barrier W5, pairs with R2 and R4: who finds a place sees the changes that went before it.
+            self.place(page).store(place(page), Ordering::Release);
+        }
+        let whole = pages.start.div_ceil(REGION_PAGES)..pages.end / REGION_PAGES;
+        for region in whole.filter(|_| first != ZEROES) {
+            Region::of(&self.memory, region).set_run(place(region * REGION_PAGES));
         }
     }
 
@@ -394,6 +430,8 @@ pub struct Change<'a> {
     window: &'a Window,
     /// Whose words are odd because of this change.
     pages: Range<u64>,
+    /// Whether their regions' counts say so.
+    is_counted: bool,
     resizing: Option<MutexGuard<'a, ()>>,
 }
 
@@ -432,17 +470,21 @@ impl Change<'_> {
     }
 
     /// The change is done, and what was there is up to date: readers may have it.
-    pub fn end(self) {
+    pub fn end(mut self) {
         for page in self.pages.clone() {
             let there = self.window.word(page).load(Ordering::Relaxed) != ABSENT_LOCKED;
             let stays = there && self.window.stays(page);
             self.window.unlock(page, if stays { self.window.fresh() } else { ABSENT });
         }
-        self.forget();
+        self.over();
     }
 
-    fn forget(mut self) {
-        self.pages = 0..0;
+    /// Its pages are unlocked.
+    fn over(&mut self) {
+        let pages = core::mem::take(&mut self.pages);
+        if self.is_counted {
+            self.window.regions(&pages).for_each(Region::end);
+        }
     }
 }
 
@@ -452,6 +494,7 @@ impl Drop for Change<'_> {
             self.window.word(page).store(ABSENT_LOCKED, Ordering::Relaxed);
         }
         self.window.release(self.pages.clone());
+        self.over();
     }
 }
 

@@ -153,8 +153,8 @@ fn readers_never_see_the_bytes_of_another_file() {
 
 #[test]
 fn entries_take_no_more_memory_than_windows_may() {
-    // Room for the entries of two groups of pages.
-    let shared = serve_on(DeviceSpec::parse("nvm:?size=128M").unwrap(), 16 * PAGE as u64);
+    // Room for the entries and regions of two groups of pages.
+    let shared = serve_on(DeviceSpec::parse("nvm:?size=128M").unwrap(), 18 * PAGE as u64);
     let client = Client::connect(&shared);
     let mut byte = [0];
     let files = ["one", "two", "three"].map(|name| {

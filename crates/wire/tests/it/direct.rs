@@ -55,45 +55,57 @@ fn bytes_are_read_where_the_window_says() {
     assert_eq!(reads.read(&mut into[..1], 6 * PAGE as u64), Seen::Missing, "no medium has that");
 }
 
+/// Pages of a file that has three regions and a part of one.
+const MANY: usize = 200;
+
 #[test]
 fn a_run_of_many_pages_is_read_as_they_are_now_whichever_of_them_changes() {
-    let (medium, view) = medium(64);
-    let (window, reads) = window(64, 40 * PAGE, &view);
-    window.tell(0..40, |page| Some((Place::Block(7 + page), 40 - page)));
-    let mut into = vec![0; 40 * PAGE];
-    let mut bytes: Vec<u8> = (7..47).collect();
+    let (medium, view) = medium(256);
+    let (window, reads) = window(256, MANY * PAGE, &view);
+    window.tell(0..MANY as u64, |page| Some((Place::Block(7 + page), MANY as u64 - page)));
+    let mut into = vec![0; MANY * PAGE];
+    let mut bytes: Vec<u8> = (7..).take(MANY).collect();
     let read_all = |into: &mut [u8], bytes: &[u8]| {
-        into.fill(99);
+        into.fill(3);
         let seen = reads.read(into, 0);
         assert!(seen != Seen::Bytes(into.len()) || (0..into.len()).all(|at| into[at] == bytes[at / PAGE]));
         seen
     };
-    assert_eq!(read_all(&mut into, &bytes), Seen::Bytes(40 * PAGE));
-    for page in [0, 1, 15, 16, 17, 31, 32, 39] {
+    let whole = Seen::Bytes(MANY * PAGE);
+    assert_eq!(read_all(&mut into, &bytes), whole);
+    for page in [0, 1, 15, 16, 62, 63, 64, 65, 128, 191, 192, 199] {
         let change = window.begin_change((page * PAGE) as u64..(page * PAGE + 1) as u64);
         assert_eq!(read_all(&mut into, &bytes), Seen::Missing, "page {page} is changing");
-        bytes[page] += 100;
+        let other = if page < 64 { 64..MANY } else { 0..64 };
+        let seen = reads.read(&mut into[..other.len() * PAGE], (other.start * PAGE) as u64);
+        assert_eq!(seen, Seen::Bytes(other.len() * PAGE), "page {page} changes in one region");
+        bytes[page] = 255 - bytes[page];
         medium.fill((7 + page) * PAGE, PAGE, bytes[page]);
         change.end();
-        assert_eq!(read_all(&mut into, &bytes), Seen::Bytes(40 * PAGE), "page {page} has changed");
-        // All of them by one change: one word again.
-        window.begin_change(0..40 * PAGE as u64).end();
-        assert_eq!(read_all(&mut into, &bytes), Seen::Bytes(40 * PAGE), "page {page} was one change's");
+        assert_eq!(read_all(&mut into, &bytes), whole, "page {page} has changed");
     }
-    // One that lies elsewhere, and has the word of the others.
-    for page in [1, 16, 35] {
-        let change = window.begin_change(0..40 * PAGE as u64);
-        drop(change);
-        window.tell(0..40, |at| match at {
+    // One that lies elsewhere.
+    for page in [1, 64, 127, 199] {
+        drop(window.begin_change(0..(MANY * PAGE) as u64));
+        assert_eq!(read_all(&mut into, &bytes), Seen::Missing, "nobody knows where any of them lies");
+        window.tell(0..MANY as u64, |at| match at {
             at if at < page => Some((Place::Block(7 + at), page - at)),
             at if at == page => Some((Place::Block(3), 1)),
-            at => Some((Place::Block(7 + at), 40 - at)),
+            at => Some((Place::Block(7 + at), MANY as u64 - at)),
         });
-        window.begin_change(0..40 * PAGE as u64).end();
         let before = std::mem::replace(&mut bytes[page as usize], 3);
-        assert_eq!(read_all(&mut into, &bytes), Seen::Bytes(40 * PAGE), "page {page} lies elsewhere");
+        assert_eq!(read_all(&mut into, &bytes), whole, "page {page} lies elsewhere");
         bytes[page as usize] = before;
     }
+    // One of a run that is not there, and told of again alone.
+    drop(window.begin_change((70 * PAGE) as u64..(71 * PAGE) as u64));
+    assert_eq!(read_all(&mut into, &bytes), Seen::Missing, "one page is not there");
+    assert_eq!(reads.read(&mut into[..PAGE], 69 * PAGE as u64), Seen::Bytes(PAGE));
+    assert_eq!(reads.read(&mut into[..PAGE], 70 * PAGE as u64), Seen::Missing);
+    window.tell(70..71, |_| Some((Place::Block(5), 1)));
+    bytes[70] = 5;
+    bytes[199] = 3;
+    assert_eq!(read_all(&mut into, &bytes), whole, "it lies elsewhere now");
 }
 
 #[test]
@@ -156,11 +168,12 @@ fn pages_that_nobody_could_tell_of_are_absent() {
     assert_eq!(reads.read(&mut into, PAGE as u64), Seen::Missing, "a block whose number does not fit");
 }
 
-const STRESS_PAGES: u64 = 16;
+/// Two regions.
+const STRESS_PAGES: u64 = 128;
 /// Pages of a read.
 const READ_PAGES: u64 = 3;
 /// Blocks of the medium.
-const BLOCKS: u64 = 256;
+const BLOCKS: u64 = 2048;
 const STRESS_CHANGES: u64 = 50_000;
 /// Reads between which the writer has done something: on a busy machine others say nothing.
 const STRESS_READS: u64 = 1000;

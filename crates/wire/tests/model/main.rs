@@ -8,6 +8,7 @@ mod log;
 mod opens;
 mod posts;
 mod shelves;
+mod windows;
 
 use nvmed_mutant::Mutant;
 use nvmed_sys::model::{Barrier, Model, weaken};
