@@ -7,7 +7,7 @@ use crate::error::FsError;
 use crate::filedata::FileData;
 use crate::lock::Locks;
 use crate::versions::{Change, Counts, Version};
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use nvmed_layout::record::Record;
 use nvmed_layout::{FileType, MODE_KIND};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -319,6 +319,8 @@ impl Inode {
         } else {
             self.counted_status(set)
         }
+        // Who composes a record takes `late` back and then loads the times: these are there before it is looked at.
+        fence(Ordering::SeqCst);
         !self.late.load(Ordering::Relaxed) && !self.late.swap(true, Ordering::SeqCst)
     }
 

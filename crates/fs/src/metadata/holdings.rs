@@ -203,7 +203,8 @@ impl Metadata {
             Err(_) => self.forget_extents(inode),
         }
         let before = state.record();
-        if record.mtime_ns != before.mtime_ns || record.atime_ns != before.atime_ns {
+        let times = |record: &Record| [record.atime_ns, record.mtime_ns, record.ctime_ns];
+        if times(&record) != times(before) {
             // The times are as unwritten as before.
             self.touch(inode, None, None, None);
         }

@@ -20,6 +20,23 @@ const ATIME_STALE_NS: i64 = 24 * 3600 * 1_000_000_000;
 pub(crate) struct Late {
     inodes: Mutex<Vec<Arc<Inode>>>,
     full: AtomicBool,
+    /// Held while they are written: who comes meanwhile answers when all are.
+    writing: Mutex<()>,
+}
+
+/// Inodes that were taken off the list; what is left of them goes back to it.
+struct Taken<'a>(&'a Late, std::vec::IntoIter<Arc<Inode>>);
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        for inode in self.1.by_ref() {
+            inode.unlists_late();
+            if inode.is_late() && inode.lists_late() {
+                // Whether they are too many is not asked: there is no room for them.
+                self.0.inodes.lock().push(inode);
+            }
+        }
+    }
 }
 
 impl Metadata {
@@ -68,26 +85,22 @@ impl Metadata {
     /// # Errors
     /// The store's; what was not written waits on.
     pub(crate) fn write_all_late(&self) -> Result<(), FsError> {
-        let late = core::mem::take(&mut *self.late.inodes.lock());
+        let _writing = self.late.writing.lock();
+        let listed = core::mem::take(&mut *self.late.inodes.lock());
         self.late.full.store(false, Ordering::Relaxed);
-        let mut result = Ok(());
-        let mut full = false;
-        for inode in &late {
+        let mut taken = Taken(&self.late, listed.into_iter());
+        for inode in taken.1.by_ref() {
             inode.unlists_late();
-            if inode.is_late() && result.is_ok() && !full {
-                result = self.alter(inode, |_| Ok(()));
-                // Later times may take more bytes, and leaves that are full split. Nobody was promised that: they
-                // wait for room, and everything else is saved.
-                full = matches!(result, Err(FsError::NoSpace));
-                if full {
-                    result = Ok(());
+            if inode.is_late() {
+                match self.alter(&inode, |_| Ok(())) {
+                    // Later times may take more bytes, and leaves that are full split. Nobody was promised that: they
+                    // wait for room, and everything else is saved.
+                    Err(FsError::NoSpace) => break,
+                    altered => altered?,
                 }
-            } else if inode.is_late() && inode.lists_late() {
-                // Whether they are too many is not asked: there is no room for them.
-                self.late.inodes.lock().push(Arc::clone(inode));
             }
         }
-        result
+        Ok(())
     }
 
     /// Before a sync of an inode that asks for its `times`: writes those that wait.
