@@ -171,10 +171,12 @@ impl WriteBack {
     unsafe fn store(self, memory: &Mapping, at: usize, from: *const u8, bytes: usize) -> usize {
         let inside = at.checked_add(bytes).is_some_and(|end| end <= memory.len());
         assert!(inside, "{bytes} bytes at {at} of a mapping of {} bytes", memory.len());
-        // SAFETY: as below, of whole lines alone.
-        let is_whole = (at | bytes).is_multiple_of(LINE_BYTES);
-        if is_whole && unsafe { door::stream(memory.address().add(at), from, bytes) } == bytes {
-            return bytes;
+        if (at | bytes).is_multiple_of(LINE_BYTES) {
+            // SAFETY: as below, of whole lines alone.
+            let arrived = unsafe { door::stream(memory.address().add(at), from, bytes) };
+            if arrived == bytes {
+                return bytes;
+            }
         }
         let head = (at.next_multiple_of(LINE_BYTES) - at).min(bytes);
         let lines = (bytes - head) / LINE_BYTES * LINE_BYTES;

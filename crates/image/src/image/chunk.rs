@@ -210,7 +210,8 @@ impl Image {
             // A host that is nearly full has room for less, perhaps.
             Err(Status::CAPACITY_EXCEEDED) => {
                 let narrow = Span { offset: chunk.start(), bytes: self.chunk_len(chunk) };
-                (narrow, self.fill_holes(narrow)?)
+                self.fill_holes(narrow)?;
+                (narrow, true)
             }
             filled => (wide, filled?),
         };
