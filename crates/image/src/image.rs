@@ -228,6 +228,7 @@ impl Image {
     }
 
     /// Its size in bytes.
+    #[inline]
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)

@@ -199,6 +199,7 @@ impl Memory {
     }
 
     /// Size in bytes.
+    #[inline]
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.medium.bytes()

@@ -183,7 +183,8 @@ impl WindowView {
         let block = place(first)?;
         let apart = u32::from(block != ZEROES);
         let (mut count, mut next) = (1, block.wrapping_add(apart));
-        while count < most && place(first + count) == Some(next) {
+        // The number behind the last block is no block's.
+        while count < most && place(first + count) == Some(next) && (apart == 0 || next != ZEROES) {
             next = next.wrapping_add(apart);
             count += 1;
         }

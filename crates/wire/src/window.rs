@@ -215,7 +215,7 @@ impl Window {
         // Barrier W1, pairs with R2 and R4: a reader that copies a byte changed from here on sees an odd word, and
         // another count.
         fence(Ordering::SeqCst);
-        Change { window: self, pages, is_counted: true, resizing }
+        Change { window: self, counted: pages.clone(), pages, resizing }
     }
 
     /// Makes a page's word odd, when it is even.
@@ -286,7 +286,7 @@ impl Window {
             return seen.is_multiple_of(2);
         }
         // Given back to absent also when `read` unwinds.
-        let locked = Change { window: self, pages: page..page + 1, is_counted: false, resizing: None };
+        let locked = Change { window: self, pages: page..page + 1, counted: 0..0, resizing: None };
         // As W1, for who still copies what was there before the page was given back.
         fence(Ordering::SeqCst);
         let mut bytes = [0; PAGE];
@@ -314,12 +314,9 @@ impl Window {
             }
             match locked.last_mut() {
                 Some(run) if run.pages.end == page => run.pages.end += 1,
-                _ => locked.push(Change {
-                    window: self,
-                    pages: page..page + 1,
-                    is_counted: false,
-                    resizing: None,
-                }),
+                _ => {
+                    locked.push(Change { window: self, pages: page..page + 1, counted: 0..0, resizing: None })
+                }
             }
         }
         for run in &mut locked {
@@ -430,8 +427,8 @@ pub struct Change<'a> {
     window: &'a Window,
     /// Whose words are odd because of this change.
     pages: Range<u64>,
-    /// Whether their regions' counts say so.
-    is_counted: bool,
+    /// Those of whose regions the counts say so.
+    counted: Range<u64>,
     resizing: Option<MutexGuard<'a, ()>>,
 }
 
@@ -471,19 +468,10 @@ impl Change<'_> {
 
     /// The change is done, and what was there is up to date: readers may have it.
     pub fn end(mut self) {
-        for page in self.pages.clone() {
+        for page in self.pages.by_ref() {
             let there = self.window.word(page).load(Ordering::Relaxed) != ABSENT_LOCKED;
             let stays = there && self.window.stays(page);
             self.window.unlock(page, if stays { self.window.fresh() } else { ABSENT });
-        }
-        self.over();
-    }
-
-    /// Its pages are unlocked.
-    fn over(&mut self) {
-        let pages = core::mem::take(&mut self.pages);
-        if self.is_counted {
-            self.window.regions(&pages).for_each(Region::end);
         }
     }
 }
@@ -494,13 +482,24 @@ impl Drop for Change<'_> {
             self.window.word(page).store(ABSENT_LOCKED, Ordering::Relaxed);
         }
         self.window.release(self.pages.clone());
-        self.over();
+        self.window.regions(&self.counted).for_each(Region::end);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_that_ends_badly_takes_no_page_away_that_it_has_ended() {
+        let window = Window::new(8, 2 * PAGE as u64).unwrap();
+        assert!((0..2).all(|page| window.fill(page, |_| true)));
+        let change = window.begin_change(0..2 * PAGE as u64);
+        window.word(1).store(6, Ordering::Relaxed);
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| change.end()));
+        assert!(ended.is_err(), "page 1 is locked no more");
+        assert!(window.has(0), "by now it is another's");
+    }
 
     #[test]
     #[should_panic(expected = "page 3 was not locked")]

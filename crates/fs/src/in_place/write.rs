@@ -19,12 +19,12 @@ use nvmed_units::{BLOCK_BYTES, Block, ByteOffset, Page};
 
 /// Blocks that one step of a write takes at most, 4 MiB: more is another step.
 const STEP_BLOCKS: u64 = 1024;
-/// Blocks taken ahead of a file that grows at its end, 64 KiB to 1 MiB: a quarter of what it has, so that files that
-/// grow side by side have few extents, and small ones hold little that others need.
+/// Blocks taken ahead of a file that grows at its end, 64 KiB to 2 MiB: half of what it has, so that files that grow
+/// side by side have few extents, and small ones hold little that others need.
 const AHEAD_BLOCKS_MIN: u64 = 16;
-const AHEAD_BLOCKS_MAX: u64 = 256;
+const AHEAD_BLOCKS_MAX: u64 = 512;
 /// The file's share.
-const AHEAD_SHARE: u64 = 4;
+const AHEAD_SHARE: u64 = 2;
 
 /// A part of a write.
 struct Piece<'a> {
