@@ -71,11 +71,17 @@ impl File {
     #[inline]
     pub fn pread(&self, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
         let flags = self.flags();
-        // No device answers it, so that nobody's urgency counts.
-        let is_read = self.inode.kind == FileType::File
-            && flags.reads_plainly()
-            && self.core.placed.read_usual(&self.inode, into, ByteOffset(offset));
-        let done = if is_read { into.len() } else { self.pread_as_ruled(flags, into, ByteOffset(offset))? };
+        // No device answers what memory does, so that nobody's urgency counts.
+        let done = match self.core.placed.in_place() {
+            Some(place)
+                if self.inode.kind == FileType::File
+                    && flags.reads_plainly()
+                    && place.read_usual(&self.inode, into, ByteOffset(offset)) =>
+            {
+                into.len()
+            }
+            _ => self.pread_as_ruled(flags, into, ByteOffset(offset))?,
+        };
         if self.stamps(flags) {
             self.core.meta.accessed(&self.inode);
         }

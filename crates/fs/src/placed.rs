@@ -57,12 +57,12 @@ impl Placed {
         ask!(self, placement => placement.read_at(inode, stream, into, offset))
     }
 
-    /// Reads all of `into`, where that takes one copy and no more; whether it was read.
+    /// The files' bytes where they stay, if that is where they are.
     #[inline]
-    pub(crate) fn read_usual(&self, inode: &Inode, into: &mut [u8], at: ByteOffset) -> bool {
+    pub(crate) fn in_place(&self) -> Option<&InPlace> {
         match self {
-            Self::Pages(_) => false,
-            Self::InPlace(place) => place.read_usual(inode, into, at),
+            Self::Pages(_) => None,
+            Self::InPlace(place) => Some(place),
         }
     }
 
