@@ -305,6 +305,7 @@ impl File {
     ///
     /// # Errors
     /// [`FsError::NoData`] at or past the end, or when no data follows.
+    #[inline(never)]
     pub(crate) fn data_or_hole(&self, offset: ByteOffset, data: bool) -> Result<ByteOffset, FsError> {
         self.core.placed.gather_mapped(&self.inode, ByteOffset::ALL)?;
         let end = self.inode.end();
