@@ -148,7 +148,7 @@ fn over_the_medium(test: fn(&On<'_, crate::in_place::InPlace>)) {
     let files = Ground::medium(ROOM_BYTES as u64).mount(1 << 20);
     let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
     let file = files.open(&files.root(), b"file", flags, 0o644, &Credentials::ROOT).unwrap();
-    let (placement, inode) = (files.core.placed.in_place(), &file.inode);
+    let (placement, inode) = (files.core.placed.in_place().unwrap(), &file.inode);
     let forget = || files.core.meta.forget_extents(inode);
     test(&On { placement, inode, forget: &forget });
 }

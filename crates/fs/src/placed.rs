@@ -400,15 +400,6 @@ impl Placed {
             Self::InPlace(_) => panic!("the bytes of files are in place"),
         }
     }
-
-    /// The medium, where a test knows that files are there.
-    #[cfg(test)]
-    pub(crate) fn in_place(&self) -> &InPlace {
-        match self {
-            Self::Pages(_) => panic!("the bytes of files are in pages"),
-            Self::InPlace(place) => place,
-        }
-    }
 }
 
 /// What a dead process left.
