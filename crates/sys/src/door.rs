@@ -198,7 +198,7 @@ global_asm!(
     ".size nvmed_door_there, . - nvmed_door_there",
     // rdi: to, a multiple of a line; rsi: from; rdx: bytes, a multiple of a line. Answers in rax the bytes that were
     // not moved, whole lines: all of a line is loaded before any of it is stored. Four lines a round; a round that
-    // meets nothing is gone through once more, line by line.
+    // meets nothing is gone through once more, line by line. The wide one is for processors with AVX.
     ".balign 16",
     ".hidden nvmed_door_stream",
     ".globl nvmed_door_stream",
@@ -246,6 +246,36 @@ global_asm!(
     "sub rax, 4 * {line}",
     "cmp rax, 4 * {line}",
     "jae 2b",
+    "jmp nvmed_door_lines",
+    ".hidden nvmed_door_stream_wide",
+    ".globl nvmed_door_stream_wide",
+    "nvmed_door_stream_wide:",
+    "mov rax, rdx",
+    "cmp rax, 4 * {line}",
+    "jb nvmed_door_lines",
+    "2:",
+    "vmovdqu ymm0, ymmword ptr [rsi + 0]",
+    "vmovdqu ymm1, ymmword ptr [rsi + 32]",
+    "vmovdqu ymm2, ymmword ptr [rsi + 64]",
+    "vmovdqu ymm3, ymmword ptr [rsi + 96]",
+    "vmovdqu ymm4, ymmword ptr [rsi + 128]",
+    "vmovdqu ymm5, ymmword ptr [rsi + 160]",
+    "vmovdqu ymm6, ymmword ptr [rsi + 192]",
+    "vmovdqu ymm7, ymmword ptr [rsi + 224]",
+    "vmovntdq ymmword ptr [rdi + 0], ymm0",
+    "vmovntdq ymmword ptr [rdi + 32], ymm1",
+    "vmovntdq ymmword ptr [rdi + 64], ymm2",
+    "vmovntdq ymmword ptr [rdi + 96], ymm3",
+    "vmovntdq ymmword ptr [rdi + 128], ymm4",
+    "vmovntdq ymmword ptr [rdi + 160], ymm5",
+    "vmovntdq ymmword ptr [rdi + 192], ymm6",
+    "vmovntdq ymmword ptr [rdi + 224], ymm7",
+    "add rsi, 4 * {line}",
+    "add rdi, 4 * {line}",
+    "sub rax, 4 * {line}",
+    "cmp rax, 4 * {line}",
+    "jae 2b",
+    "vzeroupper",
     ".hidden nvmed_door_lines",
     ".globl nvmed_door_lines",
     "nvmed_door_lines:",
@@ -286,6 +316,7 @@ unsafe extern "C" {
     fn nvmed_door_string(to: *mut u8, from: *const u8, bytes: usize) -> usize;
     fn nvmed_door_there(from: *const u8, bytes: usize) -> usize;
     fn nvmed_door_stream(to: *mut u8, from: *const u8, bytes: usize) -> usize;
+    fn nvmed_door_stream_wide(to: *mut u8, from: *const u8, bytes: usize) -> usize;
     static nvmed_door_again: u8;
     static nvmed_door_copied: u8;
     static nvmed_door_absent: u8;
@@ -354,8 +385,11 @@ pub unsafe fn transfer(to: *mut u8, from: *const u8, bytes: usize) -> usize {
 #[inline(always)]
 #[must_use]
 pub unsafe fn stream(to: *mut u8, from: *const u8, bytes: usize) -> usize {
-    // SAFETY: as in `copy`; the routine moves whole lines to aligned ones, by the contract.
-    bytes - unsafe { nvmed_door_stream(to, from, bytes) }
+    let is_wide = std::arch::is_x86_feature_detected!("avx");
+    let routine = if is_wide { nvmed_door_stream_wide } else { nvmed_door_stream };
+    // SAFETY: as in `copy`; the routines move whole lines to aligned ones, by the contract, and the processor has what
+    // the one that is taken needs.
+    bytes - unsafe { routine(to, from, bytes) }
 }
 
 /// Notes where a transfer has met nothing, an address; of several the lowest. It is told by [`lost`].
@@ -665,15 +699,19 @@ mod tests {
         for bytes in (0..=512).step_by(LINE_BYTES) {
             for there in [0, 63, 64, 100, 200, 255, 256, 300, 383, 500, 512].map(|there| there.min(bytes)) {
                 let from = page.wrapping_add(PAGE - there);
-                let mut to = Lines([7; 512]);
-                // SAFETY: the page has so many bytes; the target is aligned and has 512.
-                let arrived = unsafe {
-                    core::ptr::copy_nonoverlapping(pattern.as_ptr(), from, there);
-                    stream(to.0.as_mut_ptr(), from, bytes)
-                };
-                assert_eq!(arrived, there / LINE_BYTES * LINE_BYTES, "{bytes} bytes of {there}");
-                assert!(to.0[..arrived] == pattern[..arrived], "{bytes} bytes of {there}");
-                assert!(to.0[arrived..].iter().all(|&byte| byte == 7), "{bytes} bytes of {there}");
+                // SAFETY: the page has so many bytes; targets are aligned and have 512.
+                unsafe { core::ptr::copy_nonoverlapping(pattern.as_ptr(), from, there) };
+                // SAFETY: as said.
+                let narrow = |to, from, bytes| bytes - unsafe { nvmed_door_stream(to, from, bytes) };
+                // SAFETY: as said.
+                let wide = |to, from, bytes| unsafe { stream(to, from, bytes) };
+                for stream in [&narrow as &dyn Fn(*mut u8, *const u8, usize) -> usize, &wide] {
+                    let mut to = Lines([7; 512]);
+                    let arrived = stream(to.0.as_mut_ptr(), from, bytes);
+                    assert_eq!(arrived, there / LINE_BYTES * LINE_BYTES, "{bytes} bytes of {there}");
+                    assert!(to.0[..arrived] == pattern[..arrived], "{bytes} bytes of {there}");
+                    assert!(to.0[arrived..].iter().all(|&byte| byte == 7), "{bytes} bytes of {there}");
+                }
             }
         }
         let (mut whole, buffer) = ([0; 100], [5; 100]);
