@@ -130,10 +130,10 @@ impl Guests {
         })
     }
 
-    /// Ours, private and shared, beside a rival.
-    fn both_of_ours(&self, effort: &Effort, of: Direction, rival: &str) -> Result<Vec<Series>, LabError> {
-        let all: Vec<Series> =
-            [OURS, OURS_SHARED].iter().filter_map(|ours| self.series(effort, of, ours, rival)).collect();
+    /// Ours beside a rival: private, and to read, shared too. What a shared mount takes to overwrite is listed alone.
+    fn ours_beside(&self, effort: &Effort, of: Direction, rival: &str) -> Result<Vec<Series>, LabError> {
+        let ours = of.of([&[OURS, OURS_SHARED][..], &[OURS]]);
+        let all: Vec<Series> = ours.iter().filter_map(|ours| self.series(effort, of, ours, rival)).collect();
         if all.is_empty() {
             let why = self.skipped().join("; ");
             return Err(LabError::missing(format!("{OURS} or {rival} could not be counted: {why}")));
@@ -231,7 +231,7 @@ impl Experiment for Queueing {
     fn run(&self, effort: &Effort) -> Result<Finding, LabError> {
         let guests = Guests::both(effort)?;
         let of = self.0;
-        let series = guests.both_of_ours(effort, of, &format!("ext4, {SYNCHRONOUS}"))?;
+        let series = guests.ours_beside(effort, of, &format!("ext4, {SYNCHRONOUS}"))?;
         let mut cells = Vec::new();
         for (file_system, paper) in FILE_SYSTEMS.iter().zip(QUEUEING_PRINTED) {
             for queueing in QUEUEING {
@@ -360,7 +360,7 @@ impl Experiment for Xip {
         let guests = Guests::memory(effort)?;
         let (dax, pmem) = (format!("ext2{DAX}"), format!("ext2{PMEM}"));
         let ext4 = format!("ext4{DAX}");
-        let series = guests.both_of_ours(effort, Direction::Read, &ext4)?;
+        let series = guests.ours_beside(effort, Direction::Read, &ext4)?;
         let mut cells = Vec::new();
         for of in Direction::BOTH {
             cells.extend(guests.cells(effort, of, "ext2 over ext2 with DAX", XIP_PRINTED, [&pmem, &dax]));
@@ -400,7 +400,7 @@ impl Experiment for Cumulative {
     fn run(&self, effort: &Effort) -> Result<Finding, LabError> {
         let guests = Guests::both(effort)?;
         let (queueing, dax) = (format!("ext2, {}", QUEUEING[0]), format!("ext2{DAX}"));
-        let series = guests.both_of_ours(effort, Direction::Read, &queueing)?;
+        let series = guests.ours_beside(effort, Direction::Read, &queueing)?;
         let mut cells = Vec::new();
         for (row, paper, under) in [
             ("ext2 with queueing over ext2 with DAX", CUMULATIVE_PRINTED, dax.as_str()),
