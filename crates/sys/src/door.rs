@@ -197,8 +197,8 @@ global_asm!(
     ".cfi_endproc",
     ".size nvmed_door_there, . - nvmed_door_there",
     // rdi: to, a multiple of a line; rsi: from; rdx: bytes, a multiple of a line. Answers in rax the bytes that were
-    // not moved, whole lines: all of a line is loaded before any of it is stored. Four lines a round; a round that
-    // meets nothing is gone through once more, line by line. The wide one is for processors with AVX.
+    // not moved, whole lines: all of a line is loaded before any of it is stored. Four lines a round, that is gone
+    // through once more, line by line, where it meets nothing. The wide one is for processors with AVX.
     ".balign 16",
     ".hidden nvmed_door_stream",
     ".globl nvmed_door_stream",
@@ -249,8 +249,7 @@ global_asm!(
     "jmp nvmed_door_lines",
     ".hidden nvmed_door_stream_wide",
     ".globl nvmed_door_stream_wide",
-    "nvmed_door_stream_wide:",
-    "mov rax, rdx",
+    "nvmed_door_stream_wide: mov rax, rdx",
     "cmp rax, 4 * {line}",
     "jb nvmed_door_lines",
     "2:",
@@ -385,10 +384,8 @@ pub unsafe fn transfer(to: *mut u8, from: *const u8, bytes: usize) -> usize {
 #[inline(always)]
 #[must_use]
 pub unsafe fn stream(to: *mut u8, from: *const u8, bytes: usize) -> usize {
-    let is_wide = std::arch::is_x86_feature_detected!("avx");
-    let routine = if is_wide { nvmed_door_stream_wide } else { nvmed_door_stream };
-    // SAFETY: as in `copy`; the routines move whole lines to aligned ones, by the contract, and the processor has what
-    // the one that is taken needs.
+    let routine = if is_x86_feature_detected!("avx") { nvmed_door_stream_wide } else { nvmed_door_stream };
+    // SAFETY: as in `copy`; whole lines go to aligned ones, by the contract, and the processor has what is used.
     bytes - unsafe { routine(to, from, bytes) }
 }
 
