@@ -12,7 +12,7 @@ use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Finding, Goal};
 use crate::guest::Region;
 use counted::{
-    CHECK, Counted, DAX, DIRECT, FILE_SYSTEMS, FIRST, LARGE_CALLS, NO_READAHEAD, OURS, OURS_BLOCK,
+    CHECK, Counted, DAX, DIRECT, FILE_SYSTEMS, FIRST, LARGE_CALLS, NO_READAHEAD, ON_MEMORY, OURS, OURS_BLOCK,
     OURS_SHARED, PMEM, QUEUEING, SYNCHRONOUS, TMPFS, beside_mib, sizes_mib,
 };
 use plan::Load;
@@ -45,10 +45,10 @@ const CACHED_MIB: u64 = 1;
 const CACHE_OVER_OURS: [f64; 2] = [15.0, 12.0];
 /// Those of ext4 on DAX over ours, at least, to read.
 const DAX_OVER_OURS: f64 = 4.0;
-/// Appends with a sync each, of the best file system on DAX's, at most.
-const APPENDS_OF_DAX: f64 = 0.4;
 /// That factor to overwrite, over what the paper gained in writing: a factor of 2.
 const OVER_PRINTED: f64 = 1.59;
+/// Appends with a sync each, of the best file system on DAX's, at most.
+const APPENDS_OF_DAX: f64 = 0.4;
 /// As printed: queueing over synchronous, for each of [`FILE_SYSTEMS`]; read, write.
 const QUEUEING_PRINTED: [[f64; 2]; 3] = [[4.69, 3.52], [4.75, 3.31], [2.02, 1.48]];
 /// As printed: ext2 over ext2 with XIP; that over a file system on memory; and with request queueing, all together.
@@ -276,19 +276,19 @@ impl Xip {
     /// DAX. And appends beside the floor's.
     fn beside(guests: &Guests, effort: &Effort) -> Vec<Cell> {
         let mut cells = Vec::new();
-        let dax = |of: &&str| format!("{of}{DAX}");
         for call_bytes in LARGE_CALLS {
             let load = Load { call_bytes, ..Load::read(beside_mib(effort)) };
             let net = |name: &str| guests.region(name, load).map(Region::net_per_4k);
             for ours in [OURS, OURS_SHARED] {
                 let row = format!("{ours}, read, calls of {} KiB", call_bytes >> 10);
-                if let (Some(rival), Some(measured)) = (net(&dax(&"ext4")), net(ours)) {
+                if let (Some(rival), Some(measured)) = (net(&format!("ext4{DAX}")), net(ours)) {
                     cells.push(Cell::new(&row, NET_OF_DAX, rival, measured));
                 }
             }
         }
         let all = |name: &str| guests.region(name, Load::APPEND).map(Region::total_per_4k);
-        let best = ["ext2", "ext4", "xfs"].iter().filter_map(|of| all(&dax(of))).min_by(f64::total_cmp);
+        let on_dax = ON_MEMORY.iter().filter_map(|of| all(&format!("{of}{DAX}")));
+        let best = on_dax.min_by(f64::total_cmp);
         let part = best.map(|best| best * APPENDS_OF_DAX);
         for ours in [OURS, OURS_SHARED] {
             for (column, beside) in [(PART_OF_DAX, part), (OF_TMPFS, all(TMPFS))] {
@@ -302,7 +302,7 @@ impl Xip {
 
     /// What is not in the paper: calls of other sizes, and appends.
     fn listed(guests: &Guests, effort: &Effort) -> Vec<String> {
-        let names: Vec<String> = ["ext2", "ext4", "xfs"]
+        let names: Vec<String> = ON_MEMORY
             .iter()
             .flat_map(|of| {
                 [PMEM, DAX].map(|on| format!("{of}{on}")).into_iter().chain([format!("{of}{PMEM}{DIRECT}")])

@@ -28,6 +28,8 @@ pub(super) const DIRECT: &str = ", O_DIRECT";
 pub(super) const FIRST: &str = ", first pass";
 /// What has `file-load` do the same once before, uncounted.
 const AGAIN: &str = "again";
+/// File systems of the second.
+pub(super) const ON_MEMORY: [&str; 3] = ["ext2", "ext4", "xfs"];
 /// A file system on memory, without and with a page cache.
 pub(super) const DAX: &str = " DAX on pmem";
 pub(super) const PMEM: &str = " on pmem";
@@ -169,7 +171,7 @@ fn memory(effort: &Effort, image_mib: u64) -> Plan {
     let beside = beside_mib(effort);
     let one = [Load::read(beside), Load::overwrite(beside)];
     let all: Vec<Load> = loads(effort).into_iter().chain(others(beside)).collect();
-    for file_system in ["ext2", "ext4", "xfs"] {
+    for file_system in ON_MEMORY {
         let name = format!("{file_system}{PMEM}");
         plan.group(&name, &["pmem", &format!("made {file_system}"), &files(effort)]);
         plan.regions(&name, AGAIN, &all);

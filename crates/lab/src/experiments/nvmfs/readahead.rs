@@ -18,7 +18,7 @@ use set::{Call, Outcome, Set};
 pub(crate) struct Readahead;
 
 /// The profile of the medium.
-pub(in super::super) const PROFILE: &str = "nand";
+pub(super) const PROFILE: &str = "nand";
 /// The files over the buffer.
 const SET_OVER_BUFFER: u64 = 4;
 /// Bytes of a read in a file's order, and of one at random.
@@ -36,14 +36,14 @@ const WASTED_PERCENT: f64 = 10.0;
 
 /// Columns.
 const OVER: &str = "time over perfect knowledge";
-const OVER_NOBODY: &str = "time over no hints";
-const WASTED: &str = "of what came ahead nobody used, %";
+pub(super) const OVER_NOBODY: &str = "time over no hints";
+pub(super) const WASTED: &str = "of what came ahead nobody used, %";
 const HITS: &str = "of first uses had come ahead, %";
-const SAVED: &str = "of the time without hints saved, %";
+pub(super) const SAVED: &str = "of the time without hints saved, %";
 
 /// Who says what is read next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Knows {
+pub(super) enum Knows {
     Nobody,
     Device,
     FileSystem,
@@ -51,9 +51,9 @@ enum Knows {
 }
 
 impl Knows {
-    const ALL: [Self; 4] = [Self::Nobody, Self::Device, Self::FileSystem, Self::Program];
+    pub(super) const ALL: [Self; 4] = [Self::Nobody, Self::Device, Self::FileSystem, Self::Program];
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Nobody => "no hints",
             Self::Device => "the device's detector",
@@ -62,7 +62,7 @@ impl Knows {
         }
     }
 
-    fn prefetch(self) -> Prefetch {
+    pub(super) fn prefetch(self) -> Prefetch {
         match self {
             Self::Nobody => Prefetch::Off,
             Self::Device => Prefetch::Device,
@@ -189,11 +189,10 @@ fn row(workload: Workload, knows: Knows) -> String {
 fn most(row_name: &str, column: &str) -> Option<f64> {
     let is = |workload, knows| row(workload, knows) == row_name;
     match column {
-        OVER => [(Workload::InOrder, Knows::FileSystem), (Workload::InOrder, Knows::Program)]
-            .into_iter()
-            .chain([(Workload::Records, Knows::Program)])
-            .any(|(workload, knows)| is(workload, knows))
-            .then_some(OVER_PERFECT),
+        OVER => (is(Workload::InOrder, Knows::FileSystem)
+            || is(Workload::InOrder, Knows::Program)
+            || is(Workload::Records, Knows::Program))
+        .then_some(OVER_PERFECT),
         OVER_NOBODY => Some(RANDOM_OVER_OFF),
         WASTED => is(Workload::Scattered, Knows::FileSystem).then_some(WASTED_PERCENT),
         _ => None,

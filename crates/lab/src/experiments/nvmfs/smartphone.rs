@@ -4,7 +4,7 @@
 mod load;
 mod perfect;
 
-use super::readahead::PROFILE;
+use super::readahead::{Knows, OVER_NOBODY, PROFILE, SAVED, WASTED};
 use crate::cell::Cell;
 use crate::duel::{Measured, Series};
 use crate::error::LabError;
@@ -15,7 +15,7 @@ use core::ops::Range;
 use load::{Load, PAGE};
 use nvmed_nvm::{
     BufferClock, BufferOptions, BufferStats, Extent, FlushTo, Hint, MediaProfile, Memory, MemoryOptions,
-    Place, Prefetch,
+    Place,
 };
 use nvmed_stack::SlowMedium;
 use nvmed_sys::{Mapping, Pages};
@@ -40,46 +40,19 @@ const FRAMES_MIN: u64 = 32;
 const OVER_OFF: f64 = 1.02;
 
 /// Columns.
-const OVER: &str = "time over no hints";
-const SAVED: &str = "of the time without hints saved, %";
 const HITS: &str = "of reads waited for nothing, %";
-const WASTED: &str = "of what came ahead nobody used, %";
 const PROGRAMMED: &str = "flash bytes programmed over page-granular write-back";
 
-/// Who says what is asked for next, or what leaves the buffer how.
+/// Those who are compared with nothing ahead.
+const AHEAD: [Knows; 3] = [Knows::Device, Knows::FileSystem, Knows::Program];
+
+/// How written pages leave the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Nobody,
-    Device,
-    FileSystem,
-    Program,
-    /// As the file system, and written pages are programmed as they leave: there is no log, and all of the buffer is
-    /// frames.
-    Pages,
-}
-
-impl Way {
-    const ALL: [Self; 5] = [Self::Nobody, Self::Device, Self::FileSystem, Self::Program, Self::Pages];
-    /// Those that are compared with nothing ahead.
-    const AHEAD: [Self; 3] = [Self::Device, Self::FileSystem, Self::Program];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Nobody => "no hints",
-            Self::Device => "the device's detector",
-            Self::FileSystem => "file-system hints",
-            Self::Program => "program hints",
-            Self::Pages => "pages written back whole",
-        }
-    }
-
-    fn prefetch(self) -> Prefetch {
-        match self {
-            Self::Nobody => Prefetch::Off,
-            Self::Device => Prefetch::Device,
-            Self::FileSystem | Self::Program | Self::Pages => Prefetch::Hints,
-        }
-    }
+enum Leaves {
+    /// As lines of a log, which are programmed together.
+    ToLog,
+    /// Whole: there is no log, and all of the buffer is frames.
+    Whole,
 }
 
 /// What serving a workload took.
@@ -120,26 +93,26 @@ impl Served {
         Ok(Self { load, image: Arc::new(image), options, bytes: vec![1; largest as usize] })
     }
 
-    fn memory(&self, way: Way) -> Result<Memory, LabError> {
+    fn memory(&self, knows: Knows, leaves: Leaves) -> Result<Memory, LabError> {
         let mut options = self.options.clone();
-        if way == Way::Pages {
+        if leaves == Leaves::Whole {
             options.profile = MediaProfile { log_percent: 0, ..options.profile };
         }
         let place = Place::Mapped { memory: Arc::clone(&self.image) };
         let memory = Memory::open(MemoryOptions { place, flush: FlushTo::Process }).map_err(failed)?;
-        Ok(memory.buffered(&options).map_err(failed)?.prefetching(way.prefetch()))
+        Ok(memory.buffered(&options).map_err(failed)?.prefetching(knows.prefetch()))
     }
 
     /// What is known of a request before it is made, and who says it.
     fn say(
         &self,
         memory: &Memory,
-        way: Way,
+        knows: Knows,
         number: usize,
         opened: &mut HashSet<usize>,
     ) -> Result<(), LabError> {
         let request = &self.load.requests[number];
-        let knows_files = matches!(way, Way::FileSystem | Way::Program | Way::Pages);
+        let knows_files = matches!(knows, Knows::FileSystem | Knows::Program);
         if !knows_files || request.is_write {
             return Ok(());
         }
@@ -150,22 +123,22 @@ impl Served {
             let extent = Extent { position: 0, at: start, bytes: end - start };
             memory.object(piece as u64, &[extent]).map_err(failed)?;
         }
-        match self.load.announced(number).filter(|_| way == Way::Program) {
+        match self.load.announced(number).filter(|_| knows == Knows::Program) {
             Some(Range { start, end }) => memory.advise(start, end - start, Hint::WillNeed).map_err(failed),
             None => Ok(()),
         }
     }
 
     /// Makes all requests at their times, one after another, with nothing in the buffer at first.
-    fn serve(&mut self, way: Way) -> Result<Outcome, LabError> {
-        let memory = self.memory(way)?;
+    fn serve(&mut self, knows: Knows, leaves: Leaves) -> Result<Outcome, LabError> {
+        let memory = self.memory(knows, leaves)?;
         let stats = || memory.buffer_stats().ok_or_else(|| failed("there is no buffer"));
         let mut outcome = Outcome::default();
         let (mut reads, mut hits, mut opened) = (0_u64, 0_u64, HashSet::new());
         for (number, request) in self.load.requests.iter().enumerate() {
             memory.pass_until(request.arrival_ns);
             let before = stats()?.now_ns;
-            self.say(&memory, way, number, &mut opened)?;
+            self.say(&memory, knows, number, &mut opened)?;
             let bytes = &mut self.bytes[..request.bytes as usize];
             if request.is_write {
                 memory.store(request.at, bytes).map_err(failed)?;
@@ -197,63 +170,66 @@ impl Served {
 struct Found {
     name: String,
     requests: u64,
-    /// By [`Way::ALL`], of each seed.
-    outcomes: [Vec<Outcome>; 5],
+    /// By [`Knows::ALL`], of each seed.
+    outcomes: [Vec<Outcome>; 4],
+    /// Those of the file system's hints without a log.
+    whole_pages: Vec<Outcome>,
     perfect_ns: Samples,
     buffer_mib: Samples,
 }
 
 impl Found {
-    fn of(&self, way: Way) -> &[Outcome] {
-        &self.outcomes[way as usize]
+    fn of(&self, knows: Knows) -> &[Outcome] {
+        &self.outcomes[knows as usize]
     }
 
-    fn figures(&self, way: Way, figure: impl Fn(&Outcome) -> Option<f64>) -> Samples {
-        self.of(way).iter().filter_map(figure).collect()
+    fn times(&self, knows: Knows) -> Samples {
+        times(self.of(knows))
     }
 
-    fn times(&self, way: Way) -> Samples {
-        self.figures(way, |outcome| Some(outcome.service_ns as f64))
-    }
-
-    fn over_off(&self, way: Way) -> f64 {
-        self.times(way).over(&self.times(Way::Nobody)).median()
+    fn over_off(&self, knows: Knows) -> f64 {
+        self.times(knows).over(&self.times(Knows::Nobody)).median()
     }
 
     fn perfect_over_off(&self) -> f64 {
-        self.perfect_ns.over(&self.times(Way::Nobody)).median()
+        self.perfect_ns.over(&self.times(Knows::Nobody)).median()
     }
 
     fn programmed(&self) -> f64 {
-        let bytes = |way| self.figures(way, |outcome| Some(outcome.programmed_bytes as f64));
-        bytes(Way::FileSystem).over(&bytes(Way::Pages)).median()
+        let bytes =
+            |of: &[Outcome]| of.iter().map(|outcome| outcome.programmed_bytes as f64).collect::<Samples>();
+        bytes(self.of(Knows::FileSystem)).over(&bytes(&self.whole_pages)).median()
     }
 
-    fn median(&self, way: Way, figure: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
-        let all = self.figures(way, figure);
+    fn median(&self, knows: Knows, figure: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
+        let all: Samples = self.of(knows).iter().filter_map(figure).collect();
         (!all.is_empty()).then(|| all.median())
     }
 }
 
+fn times(outcomes: &[Outcome]) -> Samples {
+    outcomes.iter().map(|outcome| outcome.service_ns as f64).collect()
+}
+
 /// Mean service of a request, in microseconds, of each seed: the geometric mean of all applications, so that each
 /// counts as much as the others.
-fn mean_us(all: &[Found], way: Way) -> Measured {
-    let seeds = all.first().map_or(0, |found| found.of(way).len());
+fn mean_us(all: &[Found], knows: Knows) -> Measured {
+    let seeds = all.first().map_or(0, |found| found.of(knows).len());
     let of_seed = |seed: usize| {
-        let us = |found: &Found| found.of(way)[seed].service_ns as f64 / 1e3 / found.requests as f64;
+        let us = |found: &Found| found.of(knows)[seed].service_ns as f64 / 1e3 / found.requests as f64;
         (all.iter().map(|found| us(found).ln()).sum::<f64>() / all.len() as f64).exp()
     };
-    Measured { name: way.name().to_owned(), runs: (0..seeds).map(of_seed).collect() }
+    Measured { name: knows.name().to_owned(), runs: (0..seeds).map(of_seed).collect() }
 }
 
 fn measure(load: Load, found: &mut Found) -> Result<(), LabError> {
     found.name.clone_from(&load.name);
     found.requests = load.requests.len() as u64;
     let mut served = Served::new(load)?;
-    for way in Way::ALL {
-        let outcome = served.serve(way)?;
-        found.outcomes[way as usize].push(outcome);
+    for knows in Knows::ALL {
+        found.outcomes[knows as usize].push(served.serve(knows, Leaves::ToLog)?);
     }
+    found.whole_pages.push(served.serve(Knows::FileSystem, Leaves::Whole)?);
     found.buffer_mib.push(served.options.bytes as f64 / 1048576.0);
     let perfect = Perfect::of(&served.load, &served.options);
     found.perfect_ns.push(perfect.best_ns()? as f64);
@@ -284,21 +260,20 @@ fn measured(rounds: u64, count: usize) -> Result<Vec<Found>, LabError> {
 /// Cells of an application.
 fn cells(found: &Found, cells: &mut Vec<Cell>) {
     let saved = |over: f64| 100.0 * (1.0 - over);
-    let hits = |way| found.median(way, |outcome| Some(outcome.hits_percent));
-    let without = hits(Way::Nobody).unwrap_or(0.0);
-    for way in Way::AHEAD {
-        let row = format!("{}, {}", found.name, way.name());
-        let over = found.over_off(way);
-        let goal = Some(Goal::AtMost(1.0));
-        cells.push(Cell { goal, ..Cell::new(&row, OVER, OVER_OFF, over) });
+    let hits = |knows| found.median(knows, |outcome| Some(outcome.hits_percent));
+    let without = hits(Knows::Nobody).unwrap_or(0.0);
+    for knows in AHEAD {
+        let row = format!("{}, {}", found.name, knows.name());
+        let over = found.over_off(knows);
+        cells.push(Cell::new(&row, OVER_NOBODY, OVER_OFF, over));
         cells.push(Cell::new(&row, SAVED, saved(found.perfect_over_off()), saved(over)));
-        cells.extend(hits(way).map(|hits| Cell::new(&row, HITS, without, hits)));
-        let wasted = found.median(way, |outcome| outcome.wasted_percent);
+        cells.extend(hits(knows).map(|hits| Cell::new(&row, HITS, without, hits)));
+        let wasted = found.median(knows, |outcome| outcome.wasted_percent);
         cells.extend(wasted.map(|wasted| Cell::new(&row, WASTED, 0.0, wasted)));
     }
     let row = format!("{}, a write log", found.name);
     cells.push(Cell::new(&row, PROGRAMMED, 1.0, found.programmed()));
-    let over = found.times(Way::Pages).over(&found.times(Way::FileSystem)).median();
+    let over = times(&found.whole_pages).over(&found.times(Knows::FileSystem)).median();
     cells.push(Cell::new(&row, "time of page-granular write-back over it", 1.0, over));
 }
 
@@ -309,19 +284,21 @@ fn typical(all: &[Found], figure: impl Fn(&Found) -> Option<f64>) -> f64 {
 
 /// What all applications have in common, in sentences.
 fn common(all: &[Found]) -> Vec<String> {
-    let percent = |way: Way| typical(all, |found| Some(100.0 * (1.0 - found.over_off(way))));
-    let hits = |way: Way| typical(all, |found| found.median(way, |outcome| Some(outcome.hits_percent)));
-    let wasted = |way: Way| typical(all, |found| found.median(way, |outcome| outcome.wasted_percent));
+    let percent = |knows: Knows| typical(all, |found| Some(100.0 * (1.0 - found.over_off(knows))));
+    let hits = |knows: Knows| typical(all, |found| found.median(knows, |outcome| Some(outcome.hits_percent)));
+    let wasted = |knows: Knows| typical(all, |found| found.median(knows, |outcome| outcome.wasted_percent));
     let reads = typical(all, |found| {
-        found.median(Way::Nobody, |outcome| Some(outcome.reads_ns as f64 * 100.0 / outcome.service_ns as f64))
+        found.median(Knows::Nobody, |outcome| {
+            Some(outcome.reads_ns as f64 * 100.0 / outcome.service_ns as f64)
+        })
     });
-    let ways = Way::AHEAD.map(|way| {
+    let ways = AHEAD.map(|knows| {
         format!(
             "{} {:.1} % less, {:.0} % of reads wait for nothing, {:.0} % of what came ahead is wasted",
-            way.name(),
-            percent(way),
-            hits(way),
-            wasted(way)
+            knows.name(),
+            percent(knows),
+            hits(knows),
+            wasted(knows)
         )
     });
     let name = |found: &&Found| found.name.clone();
@@ -332,7 +309,7 @@ fn common(all: &[Found]) -> Vec<String> {
             "medians of {} applications, time over that without hints ({:.0} % of reads wait for nothing there, and \
              reads are {reads:.0} % of the time): {}; perfect knowledge {:.1} % less",
             all.len(),
-            hits(Way::Nobody),
+            hits(Knows::Nobody),
             ways.join("; "),
             typical(all, |found| Some(100.0 * (1.0 - found.perfect_over_off()))),
         ),
@@ -358,6 +335,10 @@ impl Experiment for Smartphone {
         Goal::AtMost(OVER_OFF)
     }
 
+    fn cell_goal(&self, cell: &Cell) -> Option<Goal> {
+        (cell.column == OVER_NOBODY).then_some(Goal::AtMost(1.0))
+    }
+
     fn run(&self, effort: &Effort) -> Result<Finding, LabError> {
         let (rounds, count) = if effort.quick { (QUICK_ROUNDS, QUICK_REQUESTS) } else { (ROUNDS, REQUESTS) };
         let all = measured(rounds, count)?;
@@ -366,8 +347,8 @@ impl Experiment for Smartphone {
         let series = Series {
             label: format!("{} applications", all.len()),
             unit: "us a request".to_owned(),
-            ours: mean_us(&all, Way::FileSystem),
-            rivals: vec![mean_us(&all, Way::Nobody)],
+            ours: mean_us(&all, Knows::FileSystem),
+            rivals: vec![mean_us(&all, Knows::Nobody)],
         };
         let mut limits = common(&all);
         limits.extend([
@@ -401,6 +382,23 @@ impl Experiment for Smartphone {
 mod tests {
     use super::*;
 
+    /// Of each application how long it takes under each advice, and nothing else.
+    #[test]
+    fn the_cells_with_a_goal_are_judged() {
+        let found = Found {
+            outcomes: [(); 4].map(|()| vec![Outcome { wasted_percent: Some(1.0), ..Outcome::default() }]),
+            whole_pages: vec![Outcome::default()],
+            perfect_ns: [1.0].into_iter().collect(),
+            ..Found::default()
+        };
+        let mut table = Vec::new();
+        cells(&found, &mut table);
+        assert!(table.iter().all(|cell| cell.goal.is_none()), "the experiment gives it");
+        let judged: Vec<&Cell> = table.iter().filter(|cell| Smartphone.cell_goal(cell).is_some()).collect();
+        assert!(judged.iter().all(|cell| cell.column == OVER_NOBODY && cell.paper == OVER_OFF));
+        assert_eq!((judged.len(), table.len()), (3, 14));
+    }
+
     /// The same seed is served in the same time, nothing ahead has nothing to waste, and who knows all that comes is
     /// served sooner than who knows nothing.
     #[test]
@@ -408,12 +406,12 @@ mod tests {
         let row = applications().into_iter().find(|row| row.name == "Movie").expect("a row");
         let serve = || {
             let mut served = Served::new(Load::of(&row, 5, 150).expect("a workload")).expect("a medium");
-            let outcomes = Way::ALL.map(|way| served.serve(way).expect("an outcome"));
+            let outcomes = Knows::ALL.map(|knows| served.serve(knows, Leaves::ToLog).expect("an outcome"));
             (outcomes, Perfect::of(&served.load, &served.options).best_ns().expect("a time"))
         };
         let (outcomes, perfect_ns) = serve();
         assert_eq!((outcomes, perfect_ns), serve());
-        let off = outcomes[Way::Nobody as usize];
+        let off = outcomes[Knows::Nobody as usize];
         assert!(off.wasted_percent.is_none() && off.service_ns >= off.reads_ns);
         assert!(perfect_ns < off.service_ns, "{perfect_ns} ns, and {off:?}");
         assert!(outcomes.iter().all(|outcome| outcome.programmed_bytes > 0));
