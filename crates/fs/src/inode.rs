@@ -360,6 +360,12 @@ impl Inode {
         self.late_listed.store(false, Ordering::SeqCst);
     }
 
+    /// It is taken off that list; whether it is to be on it once more, which nobody else has seen to.
+    pub(crate) fn stays_listed(&self) -> bool {
+        self.unlists_late();
+        self.is_late() && self.lists_late()
+    }
+
     /// The locks, made at the first use.
     pub(crate) fn locks(&self) -> &Locks {
         self.locks.get_or_init(Box::default)

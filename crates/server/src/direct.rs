@@ -16,7 +16,7 @@ use std::ops::Range;
 /// Pages whose places come at a time, 16 MiB: a reader makes one call for so much, and a writer waits some 60 us.
 const GROUP_PAGES: u64 = 4096;
 /// Pages of a window's memory that their entries take, and their regions.
-const GROUP_COST: u64 = (GROUP_PAGES * 8 + GROUP_PAGES / 64 * 16).div_ceil(PAGE);
+const GROUP_COST: u64 = nvmed_wire::direct_bytes(GROUP_PAGES).div_ceil(PAGE);
 
 /// The medium, where the files of a mount lie in memory that clients may map.
 pub(crate) struct Medium {

@@ -45,4 +45,4 @@ pub use shelved::{Card, Found, ShelfView};
 pub use socket::{Listener, Peer, SOCKET_MESSAGE_BYTES_MAX, Sender, Socket, SocketError, Token};
 pub use spare::{SPARES, Spare, Spares};
 pub use view::{Seen, WindowView};
-pub use window::{Change, Place, WINDOW_PAGES_MAX, Window};
+pub use window::{Change, Place, WINDOW_PAGES_MAX, Window, direct_bytes};

@@ -20,7 +20,7 @@ const UNDER_WAY: u64 = 1;
 const OVER: u64 = 1 << 20;
 
 /// Where the pages' entries begin, behind the regions of so many pages.
-pub(crate) fn entries(pages: u64) -> usize {
+pub(crate) const fn entries(pages: u64) -> usize {
     WORDS + pages.div_ceil(REGION_PAGES) as usize * REGION
 }
 

@@ -56,8 +56,14 @@ pub(crate) fn bytes(pages: u64) -> usize {
 }
 
 /// Bytes of a direct window.
-pub(crate) fn table_bytes(pages: u64) -> usize {
+pub(crate) const fn table_bytes(pages: u64) -> usize {
     region::entries(pages) + pages as usize * ENTRY
+}
+
+/// Bytes of a direct window that tell of so many pages, the first of which begins a region.
+#[must_use]
+pub const fn direct_bytes(pages: u64) -> u64 {
+    (table_bytes(pages) - WORDS) as u64
 }
 
 /// Where a page of a file lies.

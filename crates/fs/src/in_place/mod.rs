@@ -131,10 +131,7 @@ impl InPlace {
     #[inline]
     fn copy_in(&self, inode: &Inode, at: ByteOffset, to: u64, from: &[u8]) -> Result<(), Status> {
         let left = (STRIPE_BYTES - at.0 % STRIPE_BYTES) as usize;
-        if from.len() <= left {
-            return self.copy_in_one(self.stripes.of(inode.ino, at), to, from);
-        }
-        let (first, rest) = from.split_at(left);
+        let (first, rest) = from.split_at(left.min(from.len()));
         self.copy_in_one(self.stripes.of(inode.ino, at), to, first)?;
         let mut done = left as u64;
         for part in rest.chunks(STRIPE_BYTES as usize) {

@@ -30,8 +30,7 @@ struct Taken<'a>(&'a Late, std::vec::IntoIter<Arc<Inode>>);
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         for inode in self.1.by_ref() {
-            inode.unlists_late();
-            if inode.is_late() && inode.lists_late() {
+            if inode.stays_listed() {
                 // Whether they are too many is not asked: there is no room for them.
                 self.0.inodes.lock().push(inode);
             }
@@ -67,12 +66,7 @@ impl Metadata {
         let mut late = self.late.inodes.lock();
         late.push(Arc::clone(inode));
         if late.len().is_multiple_of(LATE_MAX) {
-            late.retain(|inode| {
-                inode.is_late() || {
-                    inode.unlists_late();
-                    inode.is_late() && inode.lists_late()
-                }
-            });
+            late.retain(|inode| inode.is_late() || inode.stays_listed());
             if late.len() >= LATE_MAX / 2 {
                 // Not here: the caller may hold locks that writing records takes.
                 self.late.full.store(true, Ordering::Relaxed);
