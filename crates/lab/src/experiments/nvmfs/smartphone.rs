@@ -62,7 +62,8 @@ struct Outcome {
     service_ns: u64,
     /// Of these, reads.
     reads_ns: u64,
-    hits_percent: f64,
+    /// None where nothing is read.
+    hits_percent: Option<f64>,
     wasted_percent: Option<f64>,
     /// Bytes of flash that were programmed, or wait to be in the end.
     programmed_bytes: u64,
@@ -157,7 +158,7 @@ impl Served {
         memory.advise(0, memory.bytes(), Hint::DontNeed).map_err(failed)?;
         let BufferStats { programmed_bytes, log_lines, used_ahead, fills_ahead, .. } = stats()?;
         let percent = |part: u64, all: u64| part as f64 * 100.0 / all as f64;
-        outcome.hits_percent = percent(hits, reads);
+        outcome.hits_percent = (reads > 0).then(|| percent(hits, reads));
         outcome.wasted_percent =
             (fills_ahead > 0).then(|| percent(fills_ahead.saturating_sub(used_ahead), fills_ahead));
         outcome.programmed_bytes = programmed_bytes + log_lines * 64;
@@ -260,7 +261,7 @@ fn measured(rounds: u64, count: usize) -> Result<Vec<Found>, LabError> {
 /// Cells of an application.
 fn cells(found: &Found, cells: &mut Vec<Cell>) {
     let saved = |over: f64| 100.0 * (1.0 - over);
-    let hits = |knows| found.median(knows, |outcome| Some(outcome.hits_percent));
+    let hits = |knows| found.median(knows, |outcome| outcome.hits_percent);
     let without = hits(Knows::Nobody).unwrap_or(0.0);
     for knows in AHEAD {
         let row = format!("{}, {}", found.name, knows.name());
@@ -285,7 +286,7 @@ fn typical(all: &[Found], figure: impl Fn(&Found) -> Option<f64>) -> f64 {
 /// What all applications have in common, in sentences.
 fn common(all: &[Found]) -> Vec<String> {
     let percent = |knows: Knows| typical(all, |found| Some(100.0 * (1.0 - found.over_off(knows))));
-    let hits = |knows: Knows| typical(all, |found| found.median(knows, |outcome| Some(outcome.hits_percent)));
+    let hits = |knows: Knows| typical(all, |found| found.median(knows, |outcome| outcome.hits_percent));
     let wasted = |knows: Knows| typical(all, |found| found.median(knows, |outcome| outcome.wasted_percent));
     let reads = typical(all, |found| {
         found.median(Knows::Nobody, |outcome| {
@@ -382,11 +383,26 @@ impl Experiment for Smartphone {
 mod tests {
     use super::*;
 
+    /// Results with a figure that is no number could not be read again.
+    #[test]
+    fn an_application_that_reads_nothing_has_no_hits() {
+        let row = applications().into_iter().find(|row| row.name == "CallIn").expect("a row");
+        let mut found = Found::default();
+        let mut load = Load::of(&row, 0, 60).expect("a workload");
+        load.requests.retain(|request| request.is_write);
+        measure(load, &mut found).expect("a run");
+        let mut table = Vec::new();
+        cells(&found, &mut table);
+        assert!(table.iter().all(|cell| cell.ours.is_finite() && cell.column != HITS), "{table:?}");
+    }
+
     /// Of each application how long it takes under each advice, and nothing else.
     #[test]
     fn the_cells_with_a_goal_are_judged() {
         let found = Found {
-            outcomes: [(); 4].map(|()| vec![Outcome { wasted_percent: Some(1.0), ..Outcome::default() }]),
+            outcomes: [(); 4].map(|()| {
+                vec![Outcome { hits_percent: Some(1.0), wasted_percent: Some(1.0), ..Outcome::default() }]
+            }),
             whole_pages: vec![Outcome::default()],
             perfect_ns: [1.0].into_iter().collect(),
             ..Found::default()
