@@ -13,7 +13,7 @@ use nvmed_nvm::{
 };
 use nvmed_sys::sync::Arc;
 use nvmed_sys::{Mapping, Pages};
-use std::cell::RefCell;
+use std::cell::{LazyCell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -39,7 +39,9 @@ struct Stored {
 /// Devices' memories that a thread keeps for the next ones.
 const KEPT_MAX: usize = 4;
 /// Frames of the buffer that stands before some of them: few, so that most leave it while somebody still works.
-const FRAMES: u64 = 64;
+const FRAMES: u64 = 32;
+/// Bytes of a frame, as a page of flash has: some of its blocks are to be written home, and some not.
+const FRAME_BYTES: u64 = 4 * BLOCK as u64;
 
 thread_local! {
     static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
@@ -101,9 +103,9 @@ impl Kept {
 /// A buffer of which the power leaves nothing. Nothing takes time.
 fn front() -> BufferOptions {
     let medium = Profile { commands: 8, medium: Medium::Fixed(FixedProfile::default()) };
-    let fill_bytes = BLOCK as u64;
-    let profile = MediaProfile { medium, program_bytes: 64, fill_bytes, log_percent: 10, kept: false };
-    BufferOptions { profile, bytes: FRAMES * fill_bytes, clock: BufferClock::Virtual }
+    let profile =
+        MediaProfile { medium, program_bytes: 64, fill_bytes: FRAME_BYTES, log_percent: 10, kept: false };
+    BufferOptions { profile, bytes: FRAMES * FRAME_BYTES, clock: BufferClock::Virtual }
 }
 
 /// What a device holds in place of the blocks of its base.
@@ -157,9 +159,9 @@ impl DiskState {
                 self.open.stores.iter_mut().rev().take(1).for_each(|stored| stored.reached = true);
             }
             Done::Zero { at, bytes } if is_behind => {
-                // What is no whole block is stored to the buffer.
-                let block = BLOCK as u64;
-                let (begin, end) = (at.next_multiple_of(block), (at + bytes) / block * block);
+                // What is no whole frame is stored to the buffer.
+                let (begin, end) =
+                    (at.next_multiple_of(FRAME_BYTES), (at + bytes) / FRAME_BYTES * FRAME_BYTES);
                 self.store(thread, begin, end.saturating_sub(begin), None);
             }
             Done::Store { at, bytes } => self.store(thread, at, bytes.len() as u64, Some(&bytes)),
@@ -193,6 +195,8 @@ impl DiskState {
         }
         let (first, end) = (at / BLOCK as u64, (at + length).div_ceil(BLOCK as u64));
         let (mut blocks, mut words) = (Vec::new(), Vec::new());
+        // One for all of what is trimmed.
+        let zeroed = LazyCell::new(|| Block::new([0; BLOCK]));
         for number in first..end {
             let start = number * BLOCK as u64;
             let within = at.max(start) - start..(at + length).min(start + BLOCK as u64) - start;
@@ -201,8 +205,12 @@ impl DiskState {
                 let from = (start as usize + within.start) - at as usize;
                 &bytes[from..from + within.len()]
             });
-            let whole = bytes.filter(|bytes| bytes.len() == BLOCK).map(Arc::<[u8]>::from);
-            let block = whole.and_then(|whole| Block::try_from(whole).ok()).unwrap_or_else(|| {
+            let whole = match bytes {
+                _ if within.len() < BLOCK => None,
+                None => Some(Block::clone(&zeroed)),
+                Some(bytes) => Block::try_from(Arc::<[u8]>::from(bytes)).ok(),
+            };
+            let block = whole.unwrap_or_else(|| {
                 let mut block = Arc::clone(self.media().block(number));
                 let part = &mut Arc::make_mut(&mut block)[within.clone()];
                 match bytes {
@@ -292,7 +300,7 @@ mod tests {
     /// home for another reason may be.
     #[test]
     fn a_cut_leaves_what_a_buffer_has_written_home() {
-        let disk = Disk::new(Image::blank(4 * FRAMES).of_kind(Kind::Buffered));
+        let disk = Disk::new(Image::blank(4 * FRAMES * FRAME_BYTES / BLOCK as u64).of_kind(Kind::Buffered));
         let memory = disk.bytes().expect("memory");
         let stored = |disk: &Disk| disk.media().as_read().block(1)[7];
         memory.store(BLOCK as u64, &[1; 16]).expect("bytes");
@@ -303,11 +311,13 @@ mod tests {
         memory.settle();
         assert_eq!((stored(&disk), disk.media().has_cached()), (2, true), "no fence has followed");
         memory.store(BLOCK as u64, &[3; 16]).expect("bytes");
-        for frame in (2..4 * FRAMES).rev() {
-            memory.read(frame * BLOCK as u64, &mut [0; 8]).expect("bytes");
+        for frame in (1..4 * FRAMES).rev() {
+            memory.read(frame * FRAME_BYTES, &mut [0; 8]).expect("bytes");
         }
         assert_eq!((stored(&disk), disk.media().has_cached()), (3, true), "it had to leave");
-        memory.zero(BLOCK as u64 - 8, BLOCK as u64 + 16, false).expect("zeroes");
+        memory.zero(BLOCK as u64, BLOCK as u64, false).expect("zeroes");
+        assert_eq!((stored(&disk), disk.media().in_flight()), (3, 0), "zeroes of no frame go to the buffer");
+        memory.zero(0, FRAME_BYTES + 16, false).expect("zeroes");
         assert_eq!((stored(&disk), disk.media().in_flight()), (0, 1), "zeroes go to the medium");
     }
 

@@ -6,6 +6,7 @@ use crate::recording::{MEMORY, Recording};
 use crate::{damage, deaths, faults, mends};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_sys::sync::Mutex;
+use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
@@ -21,6 +22,8 @@ pub struct Campaign {
     pub seed: u64,
     /// Seeds at most.
     pub seeds: u64,
+    /// Of these, every so many-th is a workload.
+    pub every: u64,
     /// Threads.
     pub threads: usize,
     /// Outcomes of a cut, and which cuts.
@@ -30,7 +33,7 @@ pub struct Campaign {
 }
 
 /// What it came to.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Workloads.
     pub seeds: u64,
@@ -56,7 +59,7 @@ impl Campaign {
         let report = Mutex::new(Report::default());
         let work = || {
             while !stop.load(Ordering::Relaxed) && states.load(Ordering::Relaxed) < self.states {
-                let seed = next.fetch_add(1, Ordering::Relaxed);
+                let seed = next.fetch_add(self.every, Ordering::Relaxed);
                 if seed - self.seed >= self.seeds {
                     break;
                 }
@@ -69,10 +72,7 @@ impl Campaign {
                     stop.store(true, Ordering::Relaxed);
                 }
                 let mut report = report.lock();
-                report.seeds += 1;
-                report.operations += operations;
-                report.commands += commands;
-                report.tally.add(tally);
+                report.add(Report { seeds: 1, operations, commands, tally, ..Report::default() });
                 if report.tally.failures.len() > 20 {
                     stop.store(true, Ordering::Relaxed);
                 }
@@ -162,6 +162,15 @@ impl Tally {
 }
 
 impl Report {
+    /// Adds what others have done, but for the seconds: those pass for all at once.
+    pub fn add(&mut self, other: Self) {
+        self.seeds += other.seeds;
+        self.operations += other.operations;
+        self.commands += other.commands;
+        self.tally.add(other.tally);
+        self.cpu_seconds += other.cpu_seconds;
+    }
+
     /// The table of what was covered.
     #[must_use]
     pub fn coverage(&self) -> &Coverage {

@@ -3,17 +3,18 @@
 use crate::operation::ROWS;
 use core::fmt::Write;
 use nvmed_disk::{Block, Command, What};
+use serde::{Deserialize, Serialize};
 
 /// The columns: kinds of device writes.
 pub const COLUMNS: [&str; 8] = ["data", "log", "node", "value", "bitmap", "superblock", "discard", "flush"];
 
-/// States counted by operation and kind of write.
-#[derive(Clone, Debug)]
-pub struct Coverage([[u64; COLUMNS.len()]; ROWS.len()]);
+/// States counted by operation and kind of write: a row for each of [`ROWS`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Coverage(Vec<[u64; COLUMNS.len()]>);
 
 impl Default for Coverage {
     fn default() -> Self {
-        Self([[0; COLUMNS.len()]; ROWS.len()])
+        Self(vec![[0; COLUMNS.len()]; ROWS.len()])
     }
 }
 

@@ -13,6 +13,7 @@ use nvmed_dice::Dice;
 use nvmed_disk::{Disk, Event, Image, Kind, Manner, Trace, Volatile, What};
 use nvmed_fs::{Credentials, FileSystem, FsError, OpenFlags, RenameFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ const SECOND_LOOKS: u64 = 25;
 const SECOND_CHECKS: u64 = 40;
 
 /// Which state: the same numbers make the same state again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Case {
     /// Of the workload.
     pub seed: u64,
@@ -43,7 +44,7 @@ pub struct Case {
 pub const RESET: u64 = 100;
 
 /// A state in which a promise was broken.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// Which state.
     pub case: Case,
@@ -63,7 +64,7 @@ pub struct Plan {
 }
 
 /// What the cuts of one recording came to.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// States examined.
     pub states: u64,

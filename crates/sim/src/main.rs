@@ -4,8 +4,9 @@
 use clap::Parser;
 use nvmed_mutant::Mutant;
 use nvmed_sim::mutants::{SEEDS, catch, median};
-use nvmed_sim::{Campaign, MEMORY, Plan};
-use std::process::ExitCode;
+use nvmed_sim::{Campaign, MEMORY, Plan, Report};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Instant;
 
 /// Cuts the power of a simulated device after every write of generated workloads, and checks what survives.
 #[derive(Parser)]
@@ -23,9 +24,12 @@ struct Arguments {
     /// Workloads at most.
     #[arg(long, default_value_t = u64::MAX)]
     seeds: u64,
-    /// Threads; 0: one for each processor.
+    /// Processes that share the work; 0: one for each processor.
     #[arg(long, default_value_t = 0)]
-    threads: usize,
+    workers: u64,
+    /// Be this one of them, and print a report for the others' parent.
+    #[arg(long, hide = true)]
+    worker: Option<u64>,
     /// Outcomes of each cut.
     #[arg(long, default_value_t = 3)]
     outcomes: u64,
@@ -64,6 +68,32 @@ impl Medium {
     }
 }
 
+/// Has processes of their own do the parts of a campaign: in one, every page that a thread unmaps would interrupt the
+/// others.
+///
+/// # Errors
+/// A worker could not be started, or died.
+fn shared_out(workers: u64) -> Result<Report, String> {
+    let begin = Instant::now();
+    let program = std::env::current_exe().map_err(|error| format!("cannot find itself: {error}"))?;
+    let start = |worker: u64| {
+        let mut command = Command::new(&program);
+        command.args(std::env::args_os().skip(1)).arg(format!("--worker={worker}")).stdout(Stdio::piped());
+        command.spawn().map_err(|error| format!("cannot start worker {worker}: {error}"))
+    };
+    let started: Vec<Child> = (0..workers).map(start).collect::<Result<_, _>>()?;
+    // All of them, before one that died is told of.
+    let ended: Vec<_> = started.into_iter().map(Child::wait_with_output).collect();
+    let mut report = Report::default();
+    for (worker, ended) in ended.into_iter().enumerate() {
+        let ended = ended.map_err(|error| format!("worker {worker}: {error}"))?;
+        let part = serde_json::from_slice(&ended.stdout);
+        report.add(part.map_err(|_| format!("worker {worker} ended without a report: {}", ended.status))?);
+    }
+    report.seconds = begin.elapsed().as_secs_f64();
+    Ok(report)
+}
+
 /// Damages blocks of `count` workloads.
 fn damages(first: u64, count: u64) -> ExitCode {
     let (mut states, mut failures) = (0, 0);
@@ -86,7 +116,7 @@ fn known(medium: Medium) -> Vec<Mutant> {
 }
 
 /// The deliberate mistakes: whether there is one called `only`, and with `all` whether each was noticed.
-fn mutants(arguments: &Arguments, threads: usize) -> Option<ExitCode> {
+fn mutants(arguments: &Arguments, threads: u64) -> Option<ExitCode> {
     let is_asked = arguments.mutants || !arguments.mutant.is_empty();
     if is_asked && !nvmed_mutant::ARE_MADE {
         eprintln!("nvmed-sim: a release makes no mistakes; build without --release");
@@ -109,7 +139,7 @@ fn mutants(arguments: &Arguments, threads: usize) -> Option<ExitCode> {
     let mut noticed = true;
     println!("| mistake | median | from each seed |\n|---|---|---|");
     for mutant in named {
-        let caught = catch(mutant, &seeds, arguments.states, threads);
+        let caught = catch(mutant, &seeds, arguments.states, threads as usize);
         let text = |states: Option<u64>| states.map_or("–".to_owned(), |states| states.to_string());
         let each: Vec<String> =
             caught.iter().map(|caught| text(caught.as_ref().map(|caught| caught.states))).collect();
@@ -134,14 +164,16 @@ fn main() -> ExitCode {
         states: arguments.states,
         seed: first + arguments.seed,
         seeds: arguments.seeds,
-        threads: match arguments.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            threads => threads,
-        },
+        every: 1,
+        threads: 1,
         plan: Plan { outcomes: arguments.outcomes, stride: arguments.stride.max(1), only: None },
         stop_at_failure: false,
     };
-    if let Some(code) = mutants(&arguments, campaign.threads) {
+    let workers = match arguments.workers {
+        0 => std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
+        workers => workers,
+    };
+    if let Some(code) = mutants(&arguments, workers) {
         return code;
     }
     if let Some(count) = arguments.damages {
@@ -154,12 +186,26 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         };
         let seed = first + seed;
-        (campaign.seed, campaign.seeds, campaign.threads) = (seed, 1, 1);
+        (campaign.seed, campaign.seeds) = (seed, 1);
         campaign.plan.only = Some((cut, outcome));
         campaign.plan.stride = 1;
         println!("{}", nvmed_sim::describe(seed, outcome));
     }
-    let report = campaign.run();
+    if let Some(worker) = arguments.worker {
+        campaign.states = campaign.states.div_ceil(workers);
+        (campaign.seed, campaign.every) = (campaign.seed + worker, workers);
+        campaign.seeds = campaign.seeds.saturating_sub(worker);
+        println!("{}", serde_json::to_string(&campaign.run()).expect("a report is text"));
+        return ExitCode::SUCCESS;
+    }
+    let is_shared = arguments.replay.is_none() && workers > 1;
+    let report = match if is_shared { shared_out(workers) } else { Ok(campaign.run()) } {
+        Ok(report) => report,
+        Err(why) => {
+            eprintln!("nvmed-sim: {why}");
+            return ExitCode::from(2);
+        }
+    };
     for failure in &report.tally.failures {
         println!("FAILED: {failure}");
     }

@@ -22,7 +22,7 @@ pub struct Caught {
 #[must_use]
 pub fn campaign(seed: u64, states: u64) -> Campaign {
     let plan = Plan { outcomes: 2, stride: 4, only: None };
-    Campaign { states, seed, seeds: u64::MAX, threads: 1, plan, stop_at_failure: true }
+    Campaign { states, seed, seeds: u64::MAX, every: 1, threads: 1, plan, stop_at_failure: true }
 }
 
 /// Makes `mutant` and looks for it from each of `seeds`, in so many states at most; on several threads.

@@ -6,6 +6,7 @@ use crate::operation::{BALLAST, Op};
 use crate::recording::{MEMORY, Session, full};
 use nvmed_fs::Allocate;
 use nvmed_kv::Stats;
+use serde::{Deserialize, Serialize};
 
 /// The first seeds have one of them each, and so have these of every so many.
 const EVERY: u64 = 8;
@@ -92,7 +93,7 @@ pub struct Marks {
 }
 
 /// Crash states of each kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RareStates {
     /// Between two steps of a checkpoint, or within one that is not the only one.
     pub steps: u64,
