@@ -14,7 +14,7 @@ use nvmed_io::Operation;
 use nvmed_mutant::Mutant;
 use nvmed_sys::door;
 use nvmed_sys::sync::Arc;
-use nvmed_units::{ByteOffset, Page};
+use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
 
 impl Placement for InPlace {
     #[inline]
@@ -38,7 +38,9 @@ impl Placement for InPlace {
         let mapping = self.mapping(inode, range.start.page())?;
         if let BlockMapping::Block { block, unwritten: false, .. } = mapping {
             let at = place(block, range.start.within());
-            let read = self.medium.read(at, &mut [0]);
+            // All of the page that is missing, as `copy_pages` asks for it: what follows may be gone, and this there.
+            let bytes = (range.end - range.start).min((BLOCK_BYTES - range.start.within()) as u64);
+            let read = self.medium.read(at, &mut [0; BLOCK_BYTES][..bytes as usize]);
             read.map_err(|status| self.failed(Operation::Read, at, status))?;
         }
         Ok(())
@@ -230,11 +232,28 @@ impl InPlace {
                 BlockMapping::Block { block, unwritten: false, .. } => {
                     let from = place(block, position.within());
                     if self.copy_out(inode, position, from, into).is_err() {
-                        // Whoever brings it is told why.
+                        // Whoever brings the rest is told why.
+                        done += self.copy_pages(inode, position, from, into);
                         break;
                     }
                 }
                 _ => door::give_zeroes(into),
+            }
+            done += part;
+        }
+        done
+    }
+
+    /// Of bytes that cannot be copied as a whole, copies the pages that are there, up to one that is not: how many
+    /// bytes.
+    #[cold]
+    fn copy_pages(&self, inode: &Inode, at: ByteOffset, from: u64, into: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < into.len() {
+            let part = (into.len() - done).min(BLOCK_BYTES - (at + done as u64).within());
+            let into = &mut into[done..done + part];
+            if self.copy_out(inode, at + done as u64, from + done as u64, into).is_err() {
+                break;
             }
             done += part;
         }

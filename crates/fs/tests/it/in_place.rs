@@ -504,6 +504,40 @@ fn a_cut_file_is_read_to_its_end() {
     files.unmount().unwrap();
 }
 
+/// Of a file on a medium that was cut below it, what is left is read, and the rest is an error: also where the cut is in
+/// the middle of what one call asks for, or of a page.
+#[test]
+fn what_a_cut_medium_has_left_is_read_and_the_rest_is_an_error() {
+    const PAGE: usize = 4096;
+    let (ground, medium) = Ground::medium_in_file(16 << 20);
+    let files = ground.mount(CACHE_BYTES);
+    let file = open(&files, "file");
+    let stored: Vec<u8> = (0..256 * PAGE).map(|at| (at / 7) as u8).collect();
+    assert_eq!(file.pwrite(&stored, 0).unwrap(), stored.len());
+    let place = |page| match file.location(page as u64 * 4096).unwrap() {
+        Some(Location::At { offset, .. }) => offset,
+        other => panic!("page {page} has {other:?}"),
+    };
+    let places: Vec<u64> = (0..256).map(place).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    for (page, more) in [(200, 0), (103, 0), (101, 100), (3, 0)] {
+        medium.set_len(places[page] + more).unwrap();
+        for bytes in [stored.len(), 64 << 10, 8192, PAGE + 1] {
+            let (mut found, mut into) = (Vec::new(), vec![0; bytes]);
+            let error = loop {
+                match file.pread(&mut into, found.len() as u64) {
+                    Ok(read) => found.extend_from_slice(&into[..read]),
+                    Err(error) => break error,
+                }
+                assert!(found.len() < stored.len(), "more than there is");
+            };
+            assert!(matches!(error, FsError::Device(_)), "{error}");
+            assert!(found == stored[..page * PAGE], "{} bytes of {page} pages, {bytes} each", found.len());
+        }
+    }
+    medium.set_len(16 << 20).unwrap();
+}
+
 /// The record has them already, and gives them back once.
 #[test]
 fn what_was_appended_to_room_goes_with_a_cut_and_with_the_file() {

@@ -10,6 +10,9 @@ use nvmed_nvm::{FlushTo, MemoryOptions, NvmEngine, Place};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::Block;
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 pub use nvmed_disk::BLOCK;
@@ -141,16 +144,23 @@ impl Ground {
 
     /// A formatted one.
     pub fn medium(bytes: u64) -> Self {
-        Self::on_medium(bytes, &[])
+        Self::on_medium(Place::Ram { bytes }, &[])
+    }
+
+    /// A formatted one in a file, with the file.
+    pub fn medium_in_file(bytes: u64) -> (Self, File) {
+        let file = File::from(memfd_create("medium", MemfdFlags::CLOEXEC).expect("the host has memory"));
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
+        (Self::on_medium(Place::File { path, size: Some(bytes), lock: true }, &[]), file)
     }
 
     /// A formatted one that held these bytes.
     pub fn medium_of(held: &[u8]) -> Self {
-        Self::on_medium(held.len() as u64, held)
+        Self::on_medium(Place::Ram { bytes: held.len() as u64 }, held)
     }
 
-    fn on_medium(bytes: u64, held: &[u8]) -> Self {
-        let options = MemoryOptions { place: Place::Ram { bytes }, flush: FlushTo::Process };
+    fn on_medium(place: Place, held: &[u8]) -> Self {
+        let options = MemoryOptions { place, flush: FlushTo::Process };
         let medium = nvmed_nvm::Memory::open(options).expect("the host has memory");
         medium.store(0, held).expect("the medium takes bytes");
         let ground = Self::Medium(Arc::new(medium));
