@@ -504,8 +504,8 @@ fn a_cut_file_is_read_to_its_end() {
     files.unmount().unwrap();
 }
 
-/// Of a file on a medium that was cut below it, what is left is read, and the rest is an error: also where the cut is in
-/// the middle of what one call asks for, or of a page.
+/// Of a file on a medium that was cut below it, what is left is read, and the rest is an error: also where the cut is
+/// in the middle of what one call asks for, or of a page.
 #[test]
 fn what_a_cut_medium_has_left_is_read_and_the_rest_is_an_error() {
     const PAGE: usize = 4096;

@@ -4,6 +4,7 @@
 //! touches it then waits for the thread that answers, and that one needs a pin, and marks the frame once more. What was
 //! stored is found by comparing it with what is at home.
 
+use super::frames::Pin;
 use super::model::{LINE_BYTES, PAGE_BYTES};
 use super::residence::pages;
 use super::streams::Met;
@@ -11,6 +12,7 @@ use super::{Asked, Buffer, Note};
 use crate::medium::Medium;
 use crate::view::ViewOptions;
 use core::mem;
+use core::ops::Range;
 use nvmed_image::{Piece, Span};
 use nvmed_nvme::Status;
 use nvmed_sys::sync::{Arc, Mutex};
@@ -26,8 +28,10 @@ const VIEWS_MAX: usize = 4096;
 /// Frames of a buffer of which something may be mapped: a thread that copies from a view to the medium has one pinned
 /// while it waits for another.
 const FRAMES_MIN: usize = 16;
-/// The part of a buffer's frames that one touch brings at most.
+/// The part of a buffer's frames that one touch brings or maps at most.
 const FILL_SHARE: usize = 4;
+/// Bytes that one touch maps at most: a large page of the kernel's.
+const SHOWN_BYTES: u64 = 2 << 20;
 
 /// A range of the medium that is mapped.
 #[derive(Debug)]
@@ -36,8 +40,26 @@ struct Placed {
     span: Span,
     /// Bytes that one touch brings, a power of two.
     fill_bytes: u64,
+    /// Bytes that one touch maps at most, of what is here already.
+    shown_bytes: u64,
     /// It can be stored to.
     stores: bool,
+    /// What was mapped last by touches that followed each other in order.
+    shown: Span,
+}
+
+impl Placed {
+    /// A range was mapped for who touched it.
+    fn has_shown(&mut self, span: Span) {
+        let begin = if self.goes_on_at(span.offset) { self.shown.offset } else { span.offset };
+        self.shown = Span { offset: begin, bytes: span.end() - begin };
+    }
+
+    /// Whether who touches a place goes on where the last one ended.
+    fn goes_on_at(&self, at: u64) -> bool {
+        let end = self.shown.end();
+        self.shown.bytes > 0 && (end..end + self.fill_bytes).contains(&at)
+    }
 }
 
 /// What one touch brings.
@@ -50,13 +72,15 @@ struct Fill {
     span: Span,
     /// The page that was touched, or as much of it as the medium has.
     page: Span,
+    /// Up to where is mapped what is here already, on the medium: no less than the fill.
+    until: u64,
 }
 
 impl Fill {
     /// The view, if it is still there: another one may have its addresses by now.
-    fn of<'a>(&self, placed: &'a BTreeMap<usize, Placed>) -> Option<&'a Placed> {
-        let inside = |span: Span| span.offset <= self.span.offset && self.span.end() <= span.end();
-        placed.get(&self.view).filter(|view| inside(view.span))
+    fn of<'a>(&self, placed: &'a mut BTreeMap<usize, Placed>) -> Option<&'a mut Placed> {
+        let inside = |span: Span| span.offset <= self.span.offset && self.until <= span.end();
+        placed.get_mut(&self.view).filter(|view| inside(view.span))
     }
 }
 
@@ -105,19 +129,28 @@ impl Views {
             let (begin, end) = (begin.max(view.span.offset), end.min(view.span.end()));
             Span { offset: begin, bytes: end - begin }
         };
-        let begin = at & !(view.fill_bytes - 1);
+        let mut begin = at & !(view.fill_bytes - 1);
+        let end = begin + view.fill_bytes;
+        let mut until = end;
+        if view.goes_on_at(at) {
+            // What is mapped already is not mapped again, and what nobody touches would be in vain: as much as he has
+            // touched in order.
+            begin = begin.max(view.shown.end());
+            until = until.max(begin + view.shown.bytes.min(view.shown_bytes));
+        }
         Some(Fill {
             view: base,
             touched: base + (at - view.span.offset) as usize,
-            span: cut(begin, begin + view.fill_bytes),
+            span: cut(begin, end),
             page: cut(at, at + PAGE_BYTES),
+            until: cut(begin, until).end(),
         })
     }
 
     /// Has who touches the page of a fill get SIGBUS; it is the medium's fault.
     fn deny(&self, fill: &Fill) {
-        let placed = self.placed.lock();
-        let denied = fill.of(&placed).map(|view| {
+        let mut placed = self.placed.lock();
+        let denied = fill.of(&mut placed).map(|view| {
             let (at, len) = place(view, fill.page);
             self.userfault.deny(&view.memory, at, len)
         });
@@ -219,8 +252,15 @@ impl Buffer {
         let memory = Arc::new(memory);
         let frame_bytes = self.frames.span(0).bytes;
         let most = (self.frames_max / FILL_SHARE) as u64 * frame_bytes;
-        let fill_bytes = how.fill_bytes.min(1 << most.ilog2()).max(frame_bytes);
-        let view = Placed { memory: Arc::clone(&memory), span, fill_bytes, stores: how.stores };
+        let at_most = |bytes: u64| bytes.min(1 << most.ilog2()).max(frame_bytes);
+        let view = Placed {
+            memory: Arc::clone(&memory),
+            span,
+            fill_bytes: at_most(how.fill_bytes),
+            shown_bytes: at_most(SHOWN_BYTES),
+            stores: how.stores,
+            shown: Span { offset: span.offset, bytes: 0 },
+        };
         let before = placed.insert(memory.address().addr(), view);
         assert!(before.is_none(), "a view was mapped over another one that was not abandoned");
         Ok(memory)
@@ -256,17 +296,20 @@ impl Buffer {
                 views.deny(fill);
                 continue;
             };
-            let placed = views.placed.lock();
-            let view = fill.of(&placed);
+            let mut placed = views.placed.lock();
+            let view = fill.of(&mut placed);
             for (frame, _) in self.frames.of(span) {
-                if let Some(view) = view {
+                if let Some(view) = &view {
                     self.frames.enter_views(frame, view.stores);
                 }
                 // It stays: whoever takes it away has to take it out of the views before, and waits for the lock.
                 self.frames.unpin(frame);
             }
             match view {
-                Some(view) => views.show(view, span, fill.page),
+                Some(view) => {
+                    views.show(view, span, fill.page);
+                    view.has_shown(span);
+                }
                 None => views.userfault.wake(fill.touched, PAGE_BYTES as usize),
             }
         }
@@ -297,17 +340,35 @@ impl Buffer {
         }
     }
 
-    /// Pins all of a fill, or the page that was touched: which.
+    /// Pins all of a fill and what follows it and is here, or the page that was touched: which.
     ///
     /// # Errors
     /// The medium below cannot be read where it was touched.
     fn pin_fill(&self, below: (&Medium, Note<'_>), fill: &Fill) -> Result<Span, Status> {
         if self.pin_together(below, fill.span).is_ok() {
-            return Ok(fill.span);
+            let begin = fill.span.offset;
+            return Ok(Span {
+                offset: begin,
+                bytes: self.pin_here(below, fill.span.end()..fill.until) - begin,
+            });
         }
         let frame = self.frames.at(fill.page.offset);
         self.pin(below, Asked { frame, span: fill.page, covered: false, stores: false })?;
         Ok(fill.page)
+    }
+
+    /// Pins what is here of a range, from its first byte on: up to where.
+    fn pin_here(&self, below: (&Medium, Note<'_>), range: Range<u64>) -> u64 {
+        let mut end = range.start;
+        for (frame, part) in self.frames.of(Span { offset: end, bytes: range.end - end }) {
+            match self.frames.pin(frame) {
+                Pin::Absent => break,
+                Pin::Taken => {}
+                Pin::Ahead => self.met(below, part, false),
+            }
+            end = part.end();
+        }
+        end
     }
 
     /// Takes a frame out of all views; it stays marked where a program has locked its pages.

@@ -4,7 +4,10 @@
 use crate::buffer::{BYTES, PAGE, buffered, options, stats, step};
 use crate::{Scratch, file};
 use nvmed_dice::Dice;
-use nvmed_nvm::{BufferOptions, FlushTo, Hint, Memory, NvmError, Prefetch, View, ViewOptions};
+use nvmed_flash::{FixedProfile, Medium};
+use nvmed_nvm::{
+    BufferOptions, FlushTo, Hint, Memory, MemoryOptions, NvmError, Place, Prefetch, View, ViewOptions,
+};
 use nvmed_sys::{Addresses, Mapping, Pages, door};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -218,6 +221,33 @@ fn a_touch_brings_a_fill_and_none_crosses_a_cut() {
     let large = large.expect("a third one");
     memory.advise(0, BYTES, Hint::DontNeed).expect("a hint");
     assert_eq!(touched(&large, 40..41), (1, 32), "a quarter of the buffer");
+}
+
+/// Who touches in order is given what is here already, as much as he has touched so; who does not, one fill. It is no
+/// more than a quarter of the buffer, and no more than is here.
+#[test]
+fn who_touches_in_order_is_given_what_came_ahead() {
+    let _alone = alone();
+    let (bytes, fill) = (16 << 20, 64 << 10);
+    let fills = bytes / fill;
+    let mut options = options(bytes as u64, 16_384, 0, true);
+    // Nothing takes time, so that what comes ahead is there at the next touch.
+    options.profile.medium.medium = Medium::Fixed(FixedProfile::default());
+    let place = Place::Ram { bytes: bytes as u64 };
+    let memory = Memory::open(MemoryOptions { place, flush: FlushTo::Process }).expect("memory");
+    let memory = Arc::new(memory.buffered(&options).expect("a buffer"));
+    memory.store(0, &vec![5; bytes]).expect("bytes");
+    let touched = |offsets: &mut dyn Iterator<Item = usize>| {
+        memory.advise(0, bytes as u64, Hint::DontNeed).expect("a hint");
+        let view = view(&memory, 0, bytes as u64, false)?;
+        let before = stats(&memory);
+        offsets.for_each(|at| assert_eq!(look(&view, at, 1), [5], "at {at}"));
+        Some((stats(&memory).touches - before.touches) as usize)
+    };
+    let Some(in_order) = touched(&mut (0..bytes).step_by(4096)) else { return };
+    assert!(in_order < fills / 8, "{in_order} touches of {fills} fills");
+    let backwards = touched(&mut (0..fills).rev().map(|number| number * fill)).expect("a second one");
+    assert_eq!(backwards, fills);
 }
 
 /// What is used in a view again and again is not taken for unused: it stays while what is used once goes.
