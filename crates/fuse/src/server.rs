@@ -169,7 +169,16 @@ impl Server {
 
     pub(crate) fn take(&self, handle: FileHandle, offset: u64, into: &mut [u8], flags: i32) -> Answer<usize> {
         self.aligned(flags, offset, into.len())?;
-        Ok(self.handles.get(handle)?.pread(into, offset)?)
+        let file = self.handles.get(handle)?;
+        let mut done = 0;
+        // The kernel takes a short answer for the end of the file. After an error it asks for each page by itself.
+        while done < into.len() {
+            match file.pread(&mut into[done..], offset + done as u64)? {
+                0 => break,
+                more => done += more,
+            }
+        }
+        Ok(done)
     }
 
     pub(crate) fn put(&self, handle: FileHandle, offset: u64, data: &[u8], flags: i32) -> Answer<usize> {

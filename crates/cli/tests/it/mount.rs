@@ -466,6 +466,39 @@ fn holes_and_direct_transfers() {
     assert_eq!(seen, bytes);
 }
 
+/// The kernel takes a short answer for the end of the file: what the device has lost is an error, and the file as long
+/// as it was.
+#[test]
+fn what_a_cut_device_has_lost_is_no_end_of_file() {
+    const PAGES: usize = 256;
+    let Some(mounted) = Mounted::new("64M", "") else { return };
+    let stamp = |page: usize| format!("page {page} of what is cut. ").repeat(200)[..4096].to_owned();
+    let stored: String = (0..PAGES).map(stamp).collect();
+    std::fs::write(mounted.path("a"), &stored).unwrap();
+    mounted.unmount();
+    // Nothing of it is in a cache then.
+    mounted.mount("");
+    let image = mounted.scratch.path("d.img");
+    let bytes = std::fs::read(&image).unwrap();
+    let cut = bytes.chunks(4096).position(|block| block == stamp(100).as_bytes()).unwrap();
+    let device = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
+    device.set_len(cut as u64 * 4096).unwrap();
+    let file = File::open(mounted.path("a")).unwrap();
+    let (mut read, mut into) = (0, vec![0; 64 << 10]);
+    let error = loop {
+        match file.read_at(&mut into, read as u64) {
+            Ok(more) => {
+                assert!(more > 0 && into[..more] == stored.as_bytes()[read..read + more], "{more} at {read}");
+                read += more;
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error.raw_os_error(), read), (Some(Errno::IO.raw_os_error()), 100 * 4096));
+    assert_eq!(std::fs::metadata(mounted.path("a")).unwrap().len(), stored.len() as u64);
+    device.set_len(64 << 20).unwrap();
+}
+
 #[test]
 fn extended_attributes() {
     let Some(mounted) = Mounted::new("64M", "") else { return };
