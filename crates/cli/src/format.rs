@@ -28,7 +28,8 @@ pub fn format(arguments: &Format) -> Result<(), Failure> {
     let spec = parse_spec(&name)?;
     if !spec.is_lasting() {
         return Err(Failure::usage(format!(
-            "format: {name}: this medium ends with the command; format a file"
+            "format: {name}: this medium ends with the command; format a file, or give it to `nvmed run`, `mount` or \
+             `serve`, which make a file system on it"
         )));
     }
     let device = match spec.file() {

@@ -28,7 +28,7 @@ impl Holder {
     /// The device is in use, or holds no file system; the host has no memory.
     pub(crate) fn begin(config: &Config) -> Result<Self, Failure> {
         let holder = Self::begin_unseen(config)?;
-        probe(config)?;
+        probe(config, &holder.memory)?;
         Ok(holder)
     }
 

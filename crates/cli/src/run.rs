@@ -18,7 +18,8 @@ use arguments::Run;
 use nvmed_fs::FileSystem;
 use nvmed_stack::config::SETTINGS_VARIABLE;
 use nvmed_stack::{
-    Behind, Config, DeviceSpec, Open, RUN_MEMORY_VARIABLE, STATISTICS_VARIABLE, Sharing, StackError,
+    Behind, Config, DeviceSpec, Open, RUN_MEMORY_VARIABLE, RunMemory, STATISTICS_VARIABLE, Sharing,
+    StackError,
 };
 use nvmed_tally::BEYOND_VARIABLE;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -157,14 +158,15 @@ fn on_host(
     ended_both(watch(command).map(ExitCode::from), watched, config)
 }
 
-/// A device that holds no file system of ours is told now, not by each call of the program.
-pub(crate) fn probe(config: &Config) -> Result<(), Failure> {
-    if config.format || !config.device.is_lasting() {
-        return Ok(());
-    }
+/// A device that cannot be opened, or holds no file system of ours, is told now, not by each call of the program. A
+/// device that goes with the run, and one that may be formatted, gets a file system at the first mount.
+pub(crate) fn probe(config: &Config, memory: &RunMemory) -> Result<(), Failure> {
     let name = config.device.to_string();
-    let device = nvmed_stack::open_device(&config.device, Open::Existing { locked_by_run: true })?;
-    FileSystem::probe(&device).map_err(|error| StackError::Fs { device: name.clone(), error })?;
+    let spec = memory.device(&config.device);
+    let device = nvmed_stack::open_device(&spec, Open::Existing { locked_by_run: true })?;
+    if !config.format && config.device.is_lasting() {
+        FileSystem::probe(&device).map_err(|error| StackError::Fs { device: name.clone(), error })?;
+    }
     device.shutdown().map_err(|error| StackError::Io { device: name, error }.into())
 }
 

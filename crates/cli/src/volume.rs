@@ -6,7 +6,7 @@ use crate::side::{Attributes, OpenFile, Side};
 use nvmed_fs::{
     Credentials, File, FileSystem, FileType, Follow, FsError, Node, Object, OpenFlags, Stat, Time,
 };
-use nvmed_stack::{Caller, Config, DeviceSpec, Mount, Surroundings};
+use nvmed_stack::{Caller, Config, DeviceSpec, Mount, StackError, Surroundings};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -96,7 +96,14 @@ impl Volume {
         // A command ends soon, and writes back then.
         config.writeback_seconds = 0;
         config.cache_huge = false;
-        let mount = nvmed_stack::mount(&config, Surroundings::default())?;
+        let mount = nvmed_stack::mount(&config, Surroundings::default()).map_err(|error| match error {
+            StackError::Fs { error: FsError::Layout(_), .. } if !spec.is_lasting() => {
+                let why = "begins and ends with this command, and holds no files";
+                let what = "give it to `nvmed run`, `mount` or `serve`, which make a file system on it";
+                Failure::new(Status::Device, format!("{name}: this medium {why}; {what}"))
+            }
+            error => error.into(),
+        })?;
         tell_mended(name, &mount);
         Ok(Self { name: name.to_owned(), spec: spec.clone(), mount, who: Caller::process() })
     }

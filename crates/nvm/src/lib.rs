@@ -26,5 +26,6 @@ pub use engine::{NvmEngine, NvmOptions};
 pub use error::{HintError, NvmError};
 pub use medium::{FlushTo, MemoryOptions, Place};
 pub use memory::{Memory, Pinned};
+pub use ram::new_memory;
 pub use record::{Event, Record, What};
 pub use view::{View, ViewOptions};

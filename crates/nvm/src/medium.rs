@@ -116,10 +116,7 @@ impl Medium {
                     if flush == FlushTo::Dax { Image::open_direct(options) } else { Image::open(options) };
                 Bytes::File(Box::new(image?))
             }
-            Place::Ram { bytes } => {
-                check_size("memory", bytes)?;
-                Bytes::Ram(Ram::new(bytes).map_err(|errno| MediaError::Memory { bytes, errno })?)
-            }
+            Place::Ram { bytes } => Bytes::Ram(Ram::new(bytes)?),
             Place::Mapped { memory } => Bytes::Ram(Ram::mapped(memory)),
             Place::Held { path, bytes } => {
                 check_size("memory", bytes)?;

@@ -1,11 +1,25 @@
 //! Memory without a file of the host's: this process's, or one that another process holds.
 
-use nvmed_image::Span;
+use crate::error::NvmError;
+use nvmed_image::{MediaError, Span, check_size};
 use nvmed_sys::sync::Arc;
 use nvmed_sys::{Mapping, Pages};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::path::Path;
+
+/// Memory for a medium of `bytes` bytes without a file, for a process that holds it while others use it by
+/// [`crate::Place::Held`].
+///
+/// # Errors
+/// It is no size of a device; the host has no room for it.
+pub fn new_memory(bytes: u64) -> Result<Mapping, NvmError> {
+    check_size("memory", bytes)?;
+    let fail = |errno| MediaError::Memory { bytes, errno };
+    // A file in memory is no longer than this, and the host would not say why.
+    let len = isize::try_from(bytes).map_err(|_| fail(Errno::FBIG))?;
+    Ok(Mapping::shareable(len.unsigned_abs(), Pages::Huge).map_err(fail)?)
+}
 
 /// Memory without a file of the host's.
 #[derive(Debug)]
@@ -22,9 +36,9 @@ impl Ram {
     ///
     /// # Errors
     /// The host has no room for it.
-    pub(crate) fn new(bytes: u64) -> Result<Self, Errno> {
-        let len = usize::try_from(bytes).map_err(|_| Errno::NOMEM)?;
-        Self::of(Mapping::shareable(len, Pages::Huge)?, bytes)
+    pub(crate) fn new(bytes: u64) -> Result<Self, NvmError> {
+        let fail = |errno| MediaError::Memory { bytes, errno };
+        Ok(Self::of(new_memory(bytes)?, bytes).map_err(fail)?)
     }
 
     /// `bytes` bytes of memory that another process holds, by the path of its descriptor.

@@ -264,6 +264,16 @@ pub enum StackError {
     },
 }
 
+impl From<NvmError> for StackError {
+    /// An image is one whichever engine opens it.
+    fn from(error: NvmError) -> Self {
+        match error {
+            NvmError::Media { error } => Self::Media { error },
+            error => Self::Nvm { error },
+        }
+    }
+}
+
 impl StackError {
     /// The errno with which a program's call fails.
     #[must_use]

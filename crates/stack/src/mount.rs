@@ -81,7 +81,7 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
         && let Err(error) = bytes.check_maps()
     {
         let _ = opened.device.shutdown();
-        return Err(StackError::Nvm { error });
+        return Err(error.into());
     }
     let files = mount_on(&opened, config, run.as_ref()).inspect_err(|_| {
         // What is wrong with the file system is the error that counts.
@@ -114,7 +114,9 @@ fn mount_on(opened: &Opened, config: &Config, run: Option<&RunMemory>) -> Result
         Some(run) => run.memory(),
         None => private_memory(config)?,
     };
-    if config.format {
+    // A medium that goes with its run holds what the run has put there, and was new when that began. Elsewhere the
+    // caller would find nothing in it, and lose what he puts there: it is refused.
+    if config.format || run.is_some() && !config.device.is_lasting() {
         format_if_blank(&opened.device, &name)?;
     }
     run.iter().for_each(|run| run.begin());

@@ -135,16 +135,15 @@ impl RunMemory {
         if !path.is_empty() {
             return Ok(None);
         }
-        let fail = |errno| StackError::RunMemory { path: "memfd".to_owned(), errno };
-        let len = usize::try_from(*bytes).map_err(|_| fail(Errno::NOMEM))?;
-        let medium = Mapping::shareable(len, Pages::Huge).map_err(fail)?;
+        let medium = nvmed_nvm::new_memory(*bytes)?;
         let number = medium.backing().map_or(0, |(file, _)| file.as_raw_fd());
         self.header.u32(AT_MEDIUM).store(number.cast_unsigned(), Ordering::Release);
         Ok(Some(medium))
     }
 
     /// The device as programs of this run reach it: one in memory lies with the holder.
-    pub(crate) fn device(&self, spec: &DeviceSpec) -> DeviceSpec {
+    #[must_use]
+    pub fn device(&self, spec: &DeviceSpec) -> DeviceSpec {
         let mut spec = spec.clone();
         let number = self.header.u32(AT_MEDIUM).load(Ordering::Acquire);
         if let DeviceSpec::Nvm(spec) = &mut spec

@@ -13,12 +13,16 @@ Examples:
   nvmed format disk.img --size 1G
   nvmed run -D disk.img -d ./files -- sqlite3 files/a.db 'create table t (x)'
   nvmed run -D disk.img -d ./files -- bash
+  nvmed run -D 'nvm:?size=1G' -d ./files -- bash
   nvmed run --filesystem host -d . --summary -- make
   nvmed run -D disk.img -d ./files --trace t.parquet -- sqlite3 files/a.db 'select * from t'
 
 Exit status: the program's own; 128 + N if signal N ended it; 125 if nvmed failed, 126 if the program
 cannot be started, 127 if there is none; 2 wrong arguments or configuration; 3 the device is in use;
-4 the device holds no nvmed file system.";
+4 the device is missing, or holds no nvmed file system.
+
+A device in memory (`nvm:?size=1G`, `virtual:?media=dram,size=1G`) is new, gets a file system by itself, and goes when
+the run ends; with --private, `nvm:` is that of all programs of the run, and `virtual:` is each one's own.";
 
 /// `nvmed run`.
 #[derive(Clone, Debug, Args)]

@@ -225,7 +225,78 @@ fn memory_that_is_no_medium_is_told_in_one_line() {
     scratch.fails(["ls", "nvm:foreign.img"], 4, "holds no nvmed file system");
     scratch.fails(["format", "nvm:foreign.img"], 4, "--force overwrites it");
     scratch.file("foreign.img", vec![7; (16 << 20) + 1]);
-    scratch.fails(["ls", "nvm:foreign.img"], 1, "16777217 bytes is no device size");
+    scratch.fails(["ls", "nvm:foreign.img"], 4, "16777217 bytes is no device size");
+}
+
+/// A size in the string is what an image is made with: that of one that is there is not passed over.
+#[test]
+fn an_image_of_another_size_than_is_said_is_told() {
+    let scratch = Scratch::new();
+    for engine in ["virtual", "nvm", "uring"] {
+        let image = format!("{engine}:{engine}.img");
+        let ran = scratch.run(["format", &format!("{image}?size=64M")]);
+        if engine == "uring" && ran.status != 0 {
+            println!(
+                "SKIPPED: the temporary directory has no direct I/O, or the host no io_uring: {}",
+                ran.err
+            );
+            continue;
+        }
+        assert_eq!(ran.status, 0, "{}", ran.err);
+        scratch.ok(["ls", &format!("{image}?size=64M")]);
+        for command in ["ls", "info"] {
+            let why = "has 67108864 bytes, and `size=1048576` is what it is made with";
+            scratch.fails([command, &format!("{image}?size=1M")], 2, why);
+        }
+        scratch.ok(["format", &format!("{image}?size=128M"), "--force"]);
+        scratch.ok(["ls", &image]);
+    }
+}
+
+/// Memory that goes with the run is new, so that it can hold nothing else than the run's own file system.
+#[test]
+fn memory_without_a_file_gets_a_file_system_by_itself() {
+    let scratch = Scratch::new();
+    let script = "echo kept >store/a; cat store/a";
+    for device in ["nvm:?size=64M", "nvm:?size=64M,profile=pcm,buffer=4M", "virtual:?media=dram,size=64M"] {
+        for how in ["--shared", "--private"] {
+            // Of a private mount on `virtual:` each program has its own.
+            let script =
+                if how == "--private" { "echo kept >store/a; read -r a <store/a; echo $a" } else { script };
+            let ran = scratch.run(["run", how, "-D", device, "-d", "store", "--", "sh", "-c", script]);
+            let found = (ran.status, ran.out.as_str(), ran.err.as_str());
+            assert_eq!(found, (0, "kept\n", ""), "{how} {device}");
+        }
+        scratch.fails(["format", device], 2, "or give it to `nvmed run`");
+        // Who does not run anything would find nothing there, and lose what he puts there.
+        scratch.fails(["ls", device], 4, "begins and ends with this command, and holds no files");
+    }
+}
+
+/// What is wrong with a device is told before the program starts, whoever would open it.
+#[test]
+fn a_device_that_cannot_be_opened_is_told_before_the_program_starts() {
+    let scratch = Scratch::new();
+    let begun = ["touch", "begun"];
+    for (device, status, words) in [
+        ("nvm:?size=1000", 4, "1000 bytes is no device size"),
+        ("nvm:?size=8E", 4, "no memory for a device of 9223372036854775808 bytes: File too large"),
+        ("virtual:?media=dram,size=1000", 4, "1000 bytes is no device size"),
+        ("nvm:?size=64M,profile=nand,buffer=16K", 2, "give at least buffer=32768"),
+        ("nvm:none.img", 4, "make it with `nvmed format"),
+    ] {
+        for how in ["--shared", "--private"] {
+            scratch.fails(
+                ["run", how, "-D", device, "-d", "store", "--"].into_iter().chain(begun),
+                status,
+                words,
+            );
+            let conf = format!("wrap_dir = ./store\nffs_format = TRUE\nstorage_dev = {device}\n");
+            scratch.file("a.conf", conf);
+            scratch.fails(["run", how, "--config", "a.conf", "--"].into_iter().chain(begun), status, words);
+        }
+    }
+    assert!(!scratch.path("begun").exists());
 }
 
 /// Memory without a file is the run's: a program that has the file system within itself and is killed leaves it to the
@@ -233,10 +304,7 @@ fn memory_that_is_no_medium_is_told_in_one_line() {
 #[test]
 fn memory_that_the_run_holds_outlives_a_killed_program() {
     let scratch = Scratch::new();
-    scratch.file(
-        "memory.conf",
-        "wrap_dir = ./store\nffs_format = TRUE\nstorage_engine = nvm\nstorage_dev = nvm:?size=64M\n",
-    );
+    scratch.file("memory.conf", "wrap_dir = ./store\nstorage_engine = nvm\nstorage_dev = nvm:?size=64M\n");
     let script = "dd if=/dev/zero of=store/b bs=64k count=40 conv=fsync status=none; \
                   sh -c 'echo kept >store/a; kill -9 $$'; echo killed $?; cat store/a; ls -s store/b";
     let ran = scratch.run(["run", "--private", "--config", "memory.conf", "--", "sh", "-c", script]);
