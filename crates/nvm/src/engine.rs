@@ -11,7 +11,7 @@ use nvmed_sys::sync::Mutex;
 use nvmed_units::DeviceAddress;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Queue pairs that can exist at once: a bit of a word each.
@@ -20,6 +20,9 @@ const QUEUES_MAX: u16 = 64;
 const DEPTH_MAX: u16 = 1024;
 /// What a caller who cuts by it cuts by; a request can be longer.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+
+/// What one look costs in simulated time, as of a virtual device.
+const LOOK_NS: u64 = 50;
 
 /// How to open memory as a device.
 #[derive(Clone, Debug)]
@@ -41,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) closed: AtomicBool,
     /// Bits of the vectors that queues have.
     taken: Mutex<u64>,
+    /// What looks at the time have taken, where it is that of a buffer with a virtual clock.
+    looked_ns: AtomicU64,
 }
 
 impl Shared {
@@ -104,6 +109,7 @@ impl NvmEngine {
             lba_count: geometry.lba_count,
             closed: AtomicBool::new(false),
             taken: Mutex::new(0),
+            looked_ns: AtomicU64::new(0),
         };
         Self { shared: Arc::new(shared), geometry }
     }
@@ -181,5 +187,14 @@ impl Engine for NvmEngine {
 
     fn event_fd(&self, vector: u16) -> Option<BorrowedFd<'_>> {
         self.shared.bell(vector)?.descriptor()
+    }
+
+    /// Behind a buffer with a virtual clock, the buffer's time, and what looks have taken: the clock itself stands
+    /// where everything is found in the buffer, and whoever waits for a time would wait for ever.
+    fn now_ns(&self) -> u64 {
+        match self.shared.memory.virtual_ns() {
+            Some(now) => now + self.shared.looked_ns.fetch_add(LOOK_NS, Ordering::Relaxed),
+            None => nvmed_dma::monotonic_ns(),
+        }
     }
 }

@@ -124,6 +124,12 @@ impl Memory {
         self.buffer.as_ref().map(|buffer| buffer.stats())
     }
 
+    /// The time of a buffer with a virtual clock, as in [`BufferStats::now_ns`]; `None` of all others.
+    #[must_use]
+    pub(crate) fn virtual_ns(&self) -> Option<u64> {
+        self.buffer.as_ref()?.virtual_ns()
+    }
+
     /// Lets the virtual clock of a buffer go on to `until_ns`, a time as in [`BufferStats::now_ns`], as if nobody had
     /// asked for anything until then: what is programmed and what comes ahead goes on meanwhile. It may be later where
     /// what comes ahead has to wait for room among the medium's commands. A time that has passed changes nothing, nor

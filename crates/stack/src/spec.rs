@@ -472,7 +472,13 @@ impl DeviceSpec {
     /// Whether its time is simulated: it passes by what one thread asks of it.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
-        matches!(self, Self::Virtual(spec) if spec.behaviour.clock() == Clock::Virtual)
+        match self {
+            Self::Virtual(spec) => spec.behaviour.clock() == Clock::Virtual,
+            Self::Nvm(spec) => {
+                spec.buffer.as_ref().is_some_and(|front| front.clock == nvmed_nvm::BufferClock::Virtual)
+            }
+            _ => false,
+        }
     }
 
     /// `size=`, where it is given.

@@ -106,6 +106,26 @@ fn simulated_time_is_the_device_s_and_repeats() {
     scratch.fails(["bench", device, "--jobs", "2"], 2, "take --jobs 1");
 }
 
+/// The time of a buffer's virtual clock, too: most reads bring a fill, to which the flash model gives its time.
+#[test]
+fn simulated_time_of_a_buffer_repeats_to_the_bit() {
+    let scratch = Scratch::new();
+    let run = |clock: &str, jobs: &str| {
+        let device = format!("nvm:?size=16M,profile=nand,buffer=1M{clock}");
+        let load = ["--count", "500", "--seed", "7", "--completion", "poll", "--json", "--jobs", jobs];
+        scratch.run(["bench", &device].into_iter().chain(load))
+    };
+    let said = [run("", "1"), run(",clock=virtual", "1")].map(|ran| of_the_device(&ran.out));
+    assert_eq!(said[0]["simulated"], true);
+    let p50 = said[0]["latency"]["p50_ns"].as_u64().unwrap();
+    assert!(p50 > 2000, "a fill from NAND took {p50} ns");
+    assert_eq!(said[0]["seconds"], said[1]["seconds"]);
+    assert_eq!(said[0]["latency"], said[1]["latency"]);
+    let two = run("", "2");
+    assert!(two.status == 2 && two.err.contains("take --jobs 1"), "{}", two.err);
+    assert_eq!(of_the_device(&run(",clock=waited", "1").out)["simulated"], false);
+}
+
 /// All that a report says of the device: not how much of a processor it took.
 fn of_the_device(said: &str) -> serde_json::Value {
     let mut said: serde_json::Value = serde_json::from_str(said).unwrap();

@@ -106,10 +106,13 @@ fn damage_is_found() {
 #[test]
 fn a_measurement_in_simulated_time_repeats() {
     let scratch = Scratch::new();
-    let device = "virtual:?media=dram,size=64M,profile=slc,clock=virtual";
-    let run = || scratch.ok(["kv", "bench", device, "--pairs", "500", "--json"]);
-    assert_eq!(run(), run());
-    scratch.fails(["kv", "bench", device, "--threads", "2"], 2, "take --threads 1");
+    for device in
+        ["virtual:?media=dram,size=64M,profile=slc,clock=virtual", "nvm:?size=64M,profile=nand,buffer=1M"]
+    {
+        let run = || scratch.ok(["kv", "bench", device, "--pairs", "500", "--json"]);
+        assert_eq!(run(), run());
+        scratch.fails(["kv", "bench", device, "--threads", "2"], 2, "take --threads 1");
+    }
 }
 
 #[test]

@@ -84,6 +84,7 @@ pub(crate) struct Buffer {
     frames: Frames,
     /// Bytes of the medium.
     bytes: u64,
+    clock: BufferClock,
     /// Whose word counts for what comes ahead.
     prefetch: Prefetch,
     /// Frames that there is room for.
@@ -144,6 +145,7 @@ impl Buffer {
             reads,
             frames: Frames::new(bytes, options.profile.fill_bytes).map_err(fail)?,
             bytes,
+            clock: options.clock,
             prefetch: Prefetch::default(),
             frames_max: usize::try_from(options.frames()).unwrap_or(usize::MAX),
             unsaved: map(words).map_err(fail)?,
@@ -170,6 +172,11 @@ impl Buffer {
     /// Whose word counts from now on for what comes ahead.
     pub(crate) fn set_prefetch(&mut self, prefetch: Prefetch) {
         self.prefetch = prefetch;
+    }
+
+    /// Its time, where that is a virtual clock's.
+    pub(crate) fn virtual_ns(&self) -> Option<u64> {
+        if self.clock == BufferClock::Virtual { Some(self.inner.lock().model.since_filled()) } else { None }
     }
 
     /// What it has done.

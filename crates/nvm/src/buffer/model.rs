@@ -99,11 +99,16 @@ impl Model {
         }
     }
 
+    /// The time now, as callers count it.
+    pub(crate) fn since_filled(&self) -> u64 {
+        self.now() - self.filled_ns
+    }
+
     /// What is counted, up to now.
     pub(crate) fn stats(&self) -> BufferStats {
         let counts = self.flash.counts();
         BufferStats {
-            now_ns: self.now() - self.filled_ns,
+            now_ns: self.since_filled(),
             log_lines: self.log.lines(),
             worn_most: self.wear.iter().copied().max().unwrap_or(0),
             drive_units: counts.programmed_units - self.filled_units,

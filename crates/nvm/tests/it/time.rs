@@ -2,7 +2,11 @@
 
 use crate::buffer::{BYTES, PAGE, buffered, options, stats, step};
 use nvmed_dice::Dice;
-use nvmed_nvm::{BufferClock, BufferOptions, BufferStats, FlushTo, Hint, Memory, MemoryOptions, Place};
+use nvmed_engine::Engine;
+use nvmed_nvm::{
+    BufferClock, BufferOptions, BufferStats, FlushTo, Hint, Memory, MemoryOptions, NvmEngine, Place,
+};
+use std::sync::Arc;
 
 /// A fill of 64 KiB takes the link so long, and the cells once more before it.
 const LINK_NS: u64 = 16_000;
@@ -90,4 +94,27 @@ fn without_a_virtual_clock_nothing_passes() {
     let waited = buffered(&waited);
     waited.pass_until(u64::MAX);
     assert!(stats(&waited).now_ns < 1 << 60, "its time comes by itself");
+}
+
+/// The engine's time is the buffer's, and what looks take: no time of the host's is in it, and where all is found in
+/// the buffer it goes on, so that who waits for a time comes to it.
+#[test]
+fn the_engine_tells_the_time_of_a_virtual_clock() {
+    let run = || {
+        let memory = Arc::new(buffered(&options(128 << 10, 4096, 0, true)));
+        let engine = NvmEngine::over(Arc::clone(&memory), 512);
+        let mut times = vec![engine.now_ns()];
+        for at in [0, 0, 8 * PAGE] {
+            memory.read(at, &mut [0; 64]).expect("bytes");
+            times.push(engine.now_ns());
+        }
+        times
+    };
+    // A fill has 1 us of cells and 1 us of link; a look has 50 ns.
+    assert_eq!(run(), [0, 2050, 2100, 4150]);
+    assert_eq!(run(), run());
+    let host = NvmEngine::over(Arc::new(memory()), 512);
+    let before = nvmed_sys::monotonic_ns();
+    let now = host.now_ns();
+    assert!((before..=nvmed_sys::monotonic_ns()).contains(&now), "without a buffer it is the host's");
 }
