@@ -12,6 +12,7 @@ mod stats;
 mod streams;
 mod taken;
 mod views;
+mod wait;
 mod wanted;
 mod write_log;
 

@@ -2,6 +2,7 @@
 
 use super::profile::{BufferClock, BufferOptions};
 use super::stats::BufferStats;
+use super::wait::pass;
 use super::write_log::WriteLog;
 use crate::error::NvmError;
 use nvmed_flash::{Command, Flash, Kind, Medium, Ticket};
@@ -170,7 +171,7 @@ impl Model {
     fn begin(&mut self, kind: Kind, span: Span, job: Job) -> Ticket {
         while !self.flash.takes(false) {
             // What is written home is not waited for, as long as the medium keeps up.
-            std::thread::sleep(self.until_next());
+            pass(self.until_next());
             self.advance(self.now());
         }
         self.send(self.now(), kind, span, job)
@@ -244,7 +245,7 @@ impl Model {
         }
         let ticket = self.begin(Kind::Flush, Span { offset: 0, bytes: 0 }, Job::Other);
         while self.jobs[ticket.0 as usize].is_some() {
-            std::thread::sleep(self.until_next());
+            pass(self.until_next());
             self.advance(self.now());
         }
     }

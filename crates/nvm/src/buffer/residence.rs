@@ -3,6 +3,7 @@
 use super::frames::Removal;
 use super::model::{LINE_BYTES, PAGE_BYTES, runs};
 use super::streams::Met;
+use super::wait::pause;
 use super::{Asked, Below, Buffer, Inner, Note, ROUNDS, SPARED_MAX};
 use crate::instructions;
 use crate::medium::Medium;
@@ -14,7 +15,7 @@ use nvmed_mutant::Mutant;
 use nvmed_nvme::Status;
 use nvmed_sys::Mapping;
 use nvmed_sys::atomic::Ordering;
-use nvmed_sys::sync::{MutexGuard, yield_now};
+use nvmed_sys::sync::MutexGuard;
 
 impl Buffer {
     /// Sees that a frame is there, or was.
@@ -380,11 +381,6 @@ impl Inner {
     fn until_arrival(&mut self) -> Option<Duration> {
         if self.coming.is_empty() { None } else { Some(self.model.until_arrival()) }
     }
-}
-
-/// Lets the medium's time pass, or others run, who have to let go of something.
-fn pause(until: Option<Duration>) {
-    until.map_or_else(yield_now, std::thread::sleep);
 }
 
 /// The pages of a range that begins and ends on some.
