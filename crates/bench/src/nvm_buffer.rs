@@ -103,8 +103,8 @@ pub fn write_log() -> Result<Vec<Row>, String> {
         flushes_per_op: None,
         conditions: format!(
             "bytes of flash programmed an update of 64 to {RECORD_BYTES} bytes, of {SET_BYTES} bytes of records by \
-             Zipf 0.99 scattered over the pages, profile cxl-flash, a buffer of {BUFFER_BYTES} bytes, counted after a \
-             quarter of {UPDATES} updates; {ROUNDS} rounds, a seed each"
+             Zipf 0.99 scattered over the pages, profile cxl-flash, a buffer of {BUFFER_BYTES} bytes, memory of the \
+             process with flush=process, counted after a quarter of {UPDATES} updates; {ROUNDS} rounds, a seed each"
         ),
     }])
 }
@@ -160,8 +160,8 @@ pub fn pins() -> Result<Vec<Row>, String> {
         goal,
         flushes_per_op: None,
         conditions: format!(
-            "{PINNED_BYTES} bytes at random of {SET_BYTES} that are resident, one thread, the loop itself taken off a \
-             bare pin; {ROUNDS} rounds of {PINS}"
+            "{PINNED_BYTES} bytes at random of {SET_BYTES} that are resident, memory of the process with \
+             flush=process, one thread, the loop itself taken off a bare pin; {ROUNDS} rounds of {PINS}"
         ),
     };
     let rival = Contender { name: "memcpy from another mapping".to_owned(), samples: copy };

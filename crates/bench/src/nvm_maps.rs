@@ -110,8 +110,8 @@ pub fn touches() -> Result<Vec<Row>, String> {
         goal: Goal::Ratio(0.5),
         flushes_per_op: None,
         conditions: format!(
-            "a page of 4 KiB of a file of {FILE_BYTES} bytes on memory: mapped to be read, touched once, unmapped; one \
-             thread, by calls of the file system; {ROUNDS} rounds, alternating"
+            "a page of 4 KiB of a file of {FILE_BYTES} bytes on memory, flush=process: mapped to be read, touched \
+             once, unmapped; one thread, by calls of the file system; {ROUNDS} rounds, alternating"
         ),
     }])
 }

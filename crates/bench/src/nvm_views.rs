@@ -86,7 +86,7 @@ pub fn measure() -> Result<Vec<Row>, String> {
         flushes_per_op: None,
         conditions: format!(
             "the first touch of each 4 KiB of {SET_BYTES} bytes, one thread, base pages, a medium in memory that takes \
-             no time, a buffer that is empty and large enough; unmapping not counted; {ROUNDS} rounds"
+             no time, flush=process, a buffer that is empty and large enough; unmapping not counted; {ROUNDS} rounds"
         ),
     };
     Ok(rows.map(row).into())

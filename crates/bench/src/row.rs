@@ -132,8 +132,9 @@ impl Row {
         let ratio = self.ratio().map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
         let (low, high) = self.spread();
         let flushes = self.flushes_per_op.map_or(String::new(), |n| format!("  [{n:.2} flushes/op]"));
+        let flush = self.flush().map_or(String::new(), |flush| format!("  [{flush}]"));
         format!(
-            "{:<34} | {:>10.2} {} | {} | {} ({:.2}..{:.2}) | {} | {}{}",
+            "{:<34} | {:>10.2} {} | {} | {} ({:.2}..{:.2}) | {} | {}{}{}",
             self.name,
             self.ours.samples.median(),
             self.unit,
@@ -144,7 +145,18 @@ impl Row {
             self.goal_text(),
             if self.met() { "met" } else { "NOT MET" },
             flushes,
+            flush,
         )
+    }
+
+    /// Where a flush leaves what was written, as the conditions say it: `flush=process`. What memory takes depends on
+    /// it, so that each row of memory says it.
+    fn flush(&self) -> Option<&str> {
+        let mut words =
+            self.conditions.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '=');
+        let flush = words.find(|word| word.starts_with("flush="));
+        assert!(flush.is_some() || !self.name.starts_with("nvm."), "{} does not say which flush=", self.name);
+        flush
     }
 
     fn spread(&self) -> (f64, f64) {
@@ -182,5 +194,35 @@ impl Row {
         std::fs::create_dir_all(dir)?;
         let text = serde_json::to_string_pretty(&record).map_err(std::io::Error::other)?;
         std::fs::write(dir.join(format!("{}.json", self.name)), text + "\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, conditions: &str) -> Row {
+        Row {
+            name: name.to_owned(),
+            unit: "ns",
+            ours: Contender { name: "ours".to_owned(), samples: [1.0].into_iter().collect() },
+            rival: None,
+            goal: Goal::Figure(2.0),
+            flushes_per_op: None,
+            conditions: conditions.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_row_prints_what_its_flush_is() {
+        assert!(row("nvm.a", "4 KiB, flush=process, one thread").line().ends_with("met  [flush=process]"));
+        assert!(row("nvm.a", "with flush=host; 9 rounds").line().ends_with("  [flush=host]"));
+        assert!(row("kv.get", "one thread").line().ends_with("met"));
+    }
+
+    #[test]
+    #[should_panic(expected = "nvm.a does not say which flush=")]
+    fn a_row_of_memory_that_does_not_say_it_is_our_mistake() {
+        let _ = row("nvm.a", "one thread").line();
     }
 }
