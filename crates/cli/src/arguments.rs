@@ -12,7 +12,7 @@ A DEVICE is a string: `disk.img`, or `virtual:disk.img?flush=process,lba=4096`.
 A file on it is `DEVICE:/path`, as in `disk.img:/a/b`; a host file whose name contains `:/` is `host:NAME`.
 
 Exit status: 0 done; 1 failed; 2 wrong arguments or configuration; 3 the device is in use;
-4 the device does not hold what is needed (no nvmed file system, another version, truncated;
+4 the device does not hold what is needed (missing, no nvmed file system, another version, truncated;
 `format`: something that would be lost).";
 
 const FSCK: &str = "\

@@ -10,14 +10,14 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// A file is missing, the device is full, an operation failed; or `fsck` found damage.
+    /// A file on a device is missing, the device is full, an operation failed; or `fsck` found damage.
     Failed = 1,
     /// Arguments or configuration are wrong; nothing was touched.
     Usage = 2,
     /// Another process has the device.
     Busy = 3,
-    /// The device does not hold what the command needs: not ours, another version, truncated, or
-    /// for `format`, something that would be lost.
+    /// The device does not hold what the command needs: no image there, not ours, another version, truncated, or for
+    /// `format`, something that would be lost.
     Device = 4,
     /// `run`: nvmed itself failed, before or after the program.
     Run = 125,
@@ -82,7 +82,9 @@ impl From<StackError> for Failure {
             | StackError::IsDrive { .. }
             | StackError::NoWear { .. }
             | StackError::Timeless { .. }
+            | StackError::OtherSize { .. }
             | StackError::Shrinks { .. } => Status::Usage,
+            StackError::Buffer { error, .. } if error.errno() == Errno::INVAL => Status::Usage,
             StackError::Fs { error, .. } => status_of(error),
             other if other.errno() == Errno::BUSY => Status::Busy,
             StackError::Media { .. }

@@ -30,11 +30,14 @@ pub enum NvmError {
     },
     /// The buffer has no room for one fill beside its write log.
     #[error(
-        "a buffer of {bytes} bytes has no room for a fill of {fill_bytes} bytes; give at least buffer={least}"
+        "a buffer of {bytes} bytes, of which the write log has {log_bytes}, has no room for a fill of {fill_bytes} \
+         bytes; give at least buffer={least}"
     )]
     SmallBuffer {
         /// Its bytes.
         bytes: u64,
+        /// Bytes of its write log.
+        log_bytes: u64,
         /// Bytes of a fill.
         fill_bytes: u64,
         /// Bytes that would do.

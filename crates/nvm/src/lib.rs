@@ -21,7 +21,9 @@ mod ram;
 mod record;
 mod view;
 
-pub use buffer::{BufferClock, BufferOptions, BufferStats, Extent, Hint, MediaProfile, Prefetch};
+pub use buffer::{
+    BufferClock, BufferOptions, BufferStats, Extent, Hint, MediaProfile, Prefetch, least_buffer_bytes,
+};
 pub use engine::{NvmEngine, NvmOptions};
 pub use error::{HintError, NvmError};
 pub use medium::{FlushTo, MemoryOptions, Place};

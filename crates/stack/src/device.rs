@@ -109,8 +109,23 @@ impl From<Arc<dyn Engine>> for Reached {
     }
 }
 
-/// The engine without a probe of its own; a virtual device has one.
+/// What a device string reaches. An existing image of another size than the string says is none that the user means.
 fn reach(spec: &DeviceSpec, open: Open, stamps: Option<&Arc<Stamps>>) -> Result<Reached, StackError> {
+    let reached = reach_any(spec, open, stamps)?;
+    if let (Open::Existing { .. }, Some(said), Some(path)) = (open, spec.size_bytes(), spec.file()) {
+        let found = reached.engine.geometry().bytes();
+        if found != said {
+            // Nothing was asked of it; that it does not end well is the smaller trouble.
+            let _ = reached.engine.shutdown();
+            let device = format!("{}:{path}", spec.engine());
+            return Err(StackError::OtherSize { device, found, said });
+        }
+    }
+    Ok(reached)
+}
+
+/// The engine without a probe of its own; a virtual device has one.
+fn reach_any(spec: &DeviceSpec, open: Open, stamps: Option<&Arc<Stamps>>) -> Result<Reached, StackError> {
     let name = || spec.to_string();
     let transport: Arc<dyn Transport> = match spec {
         DeviceSpec::Virtual(spec) => Arc::new(attach(spec, open, stamps)?),
@@ -238,14 +253,15 @@ fn memory(spec: &NvmSpec, open: Open) -> Result<Reached, StackError> {
         let lock = !matches!(open, Open::Existing { locked_by_run: true });
         Place::File { path: spec.path.clone().into(), size: made, lock }
     };
-    let fail = |error| StackError::Nvm { error };
+    let name = || DeviceSpec::Nvm(spec.clone()).to_string();
+    let fail_buffer = |error| StackError::Buffer { device: name(), error };
     if let Some(bytes) = made {
         // Before a file is made that no such buffer stands before.
-        buffer(spec, bytes)?.map_or(Ok(()), |options| options.check()).map_err(fail)?;
+        buffer(spec, bytes)?.map_or(Ok(()), |options| options.check()).map_err(fail_buffer)?;
     }
-    let mut memory = Memory::open(MemoryOptions { place, flush: spec.flush }).map_err(fail)?;
+    let mut memory = Memory::open(MemoryOptions { place, flush: spec.flush })?;
     if let Some(options) = buffer(spec, memory.bytes())? {
-        memory = memory.buffered(&options).map_err(fail)?;
+        memory = memory.buffered(&options).map_err(fail_buffer)?;
         memory =
             memory.prefetching(spec.buffer.as_ref().map_or_else(Prefetch::default, |said| said.prefetch));
     }

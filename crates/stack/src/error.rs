@@ -100,6 +100,27 @@ pub enum StackError {
         /// What is wrong with it.
         error: NvmError,
     },
+    /// The buffer in front of a device makes no sense, or there is no memory for it.
+    #[error("{device}: {error}")]
+    Buffer {
+        /// Which device.
+        device: String,
+        /// What is wrong.
+        error: NvmError,
+    },
+    /// An image has another size than its string says.
+    #[error(
+        "{device} has {found} bytes, and `size={said}` is what it is made with: leave `size` out, or let \
+         `nvmed format --size` grow it"
+    )]
+    OtherSize {
+        /// Which device, without options.
+        device: String,
+        /// Bytes that it has.
+        found: u64,
+        /// Bytes that the string says.
+        said: u64,
+    },
     /// The device's profile describes no drive, or none of its size.
     #[error("{device}: {fault}")]
     Profile {
@@ -282,7 +303,7 @@ impl StackError {
             Self::Busy { .. } => Errno::BUSY,
             Self::Media { error } => error.errno(),
             Self::Uring { error } => error.errno(),
-            Self::Nvm { error } => error.errno(),
+            Self::Nvm { error } | Self::Buffer { error, .. } => error.errno(),
             Self::Io { error, .. } => error.errno(),
             Self::Fs { error, .. } => error.errno(),
             Self::RunMemory { errno, .. } | Self::Stamps { errno, .. } | Self::Memory { errno, .. } => *errno,
@@ -290,6 +311,7 @@ impl StackError {
             | Self::Config(_)
             | Self::Spec { .. }
             | Self::Profile { .. }
+            | Self::OtherSize { .. }
             | Self::DriveFile { .. }
             | Self::IsDrive { .. }
             | Self::NoDrive { .. }

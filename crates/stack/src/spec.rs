@@ -9,7 +9,7 @@ pub use nvm::{NvmBuffer, NvmSpec};
 use crate::behaviour::Behaviour;
 use crate::driver::DriverKeys;
 use crate::profile::DriveProfile;
-use nvmed_units::parse_bytes;
+use nvmed_units::{is_beyond_bytes, parse_bytes};
 use nvmed_vdev::Clock;
 use nvmed_vfio::Address;
 use std::fmt;
@@ -294,11 +294,34 @@ fn settings(
     known: &'static str,
     mut set: impl FnMut(Setting<'_>) -> Option<()>,
 ) -> Result<(), SpecError> {
+    let mut all: Vec<Setting<'_>> = Vec::new();
     for option in text.split(',').filter(|option| !option.is_empty()) {
-        let done = option.split_once('=').and_then(&mut set);
-        done.ok_or_else(|| SpecError::Option { option: option.to_owned(), engine, known })?;
+        let unknown = || SpecError::Option { option: option.to_owned(), engine, known };
+        let (key, value) = option.split_once('=').ok_or_else(unknown)?;
+        if set((key, value)).is_none() {
+            let why = wrong_size(key, value).ok_or_else(unknown)?;
+            return Err(SpecError::Size { option: option.to_owned(), why, engine, known });
+        }
+        if let Some((_, before)) = all.iter().find(|(other, _)| *other == key) {
+            let [before, after] = [before, value].map(|value| format!("{key}={value}"));
+            return Err(SpecError::Twice { key: key.to_owned(), before, after });
+        }
+        all.push((key, value));
     }
     Ok(())
+}
+
+/// Why a size that is written as one cannot be that of an option, of those that are sizes.
+fn wrong_size(key: &str, value: &str) -> Option<&'static str> {
+    match (key, parse_bytes(value)) {
+        ("size" | "buffer" | "bandwidth" | "hmb" | "hmb_min", Err(_)) if is_beyond_bytes(value) => {
+            Some("that is more than 64 bits count, 16E less a byte")
+        }
+        ("buffer", Ok(0)) => {
+            Some("a buffer of 0 bytes holds nothing; leave it out with `profile`, or give it some")
+        }
+        _ => None,
+    }
 }
 
 /// What an engine needs to be told.
@@ -671,7 +694,19 @@ mod tests {
             ("nvm:d.img?buffer=64M,clock=waited", "give `profile` and `buffer`"),
             ("nvm:d.img?profile=nand,buffer=1M,prefetch=on", "prefetch=off|device|hints"),
             ("nvm:d.img?profile=tape,buffer=64M", "no profile is called `tape`; there are dram, pcm, reram"),
-            ("nvm:d.img?profile=nand,buffer=0", "device option `buffer=0`"),
+            (
+                "nvm:d.img?profile=nand,buffer=0",
+                "device option `buffer=0`: a buffer of 0 bytes holds nothing",
+            ),
+            ("nvm:?size=99999999T", "device option `size=99999999T`: that is more than 64 bits count"),
+            ("nvm:?size=1G,profile=nand,buffer=999999999999T", "`buffer=999999999999T`: that is more than"),
+            ("d.img?size=16E", "device option `size=16E`: that is more than 64 bits count"),
+            ("nvm:?size=1G,size=2G", "`size` is given twice, as `size=1G` and as `size=2G`; leave one out"),
+            ("nvm:d.img?size=1G,lba=512,size=1G", "`size` is given twice"),
+            ("d.img?clock=inline,clock=virtual", "`clock` is given twice"),
+            ("uring:d.img?direct=on,direct=off", "`direct` is given twice"),
+            ("vfio:0000:01:00.0?nsid=2,nsid=3", "`nsid` is given twice"),
+            ("vfio-user:/run/s?hmb_io=2,hmb_io=3", "`hmb_io` is given twice"),
             ("uring-cmd:/dev/ng0n1?lba=512", "engine uring-cmd knows: none"),
             ("d.img?speed=fast", "device option `speed=fast`"),
             ("d.img?size=big", "device option `size=big`"),

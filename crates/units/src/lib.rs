@@ -319,6 +319,14 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     sized(text).ok_or_else(|| text.to_owned())
 }
 
+/// Whether a text that is no size for [`parse_bytes`] would be one if 64 bits had room for it: `99999999T`.
+#[must_use]
+pub fn is_beyond_bytes(text: &str) -> bool {
+    let (number, unit) = number_and_unit(text);
+    let is_whole = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_whole && sized(text).is_none() && sized(&format!("1{unit}")).is_some()
+}
+
 fn sized(text: &str) -> Option<u64> {
     let (number, unit) = number_and_unit(text);
     let shift = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
@@ -401,7 +409,9 @@ mod tests {
             "12Q",
         ] {
             assert!(parse_bytes(bad).is_err(), "{bad:?} was accepted");
+            assert_eq!(is_beyond_bytes(bad), ["99999999999T", "16E"].contains(&bad), "{bad:?}");
         }
+        assert!(!is_beyond_bytes("15E") && is_beyond_bytes("18446744073709551616"));
     }
 
     #[test]

@@ -24,7 +24,7 @@ Examples:
   nvmed bench uring:/dev/nvme0n1 --pattern read --bs 128K --time 30 --html nvme0n1.html
 
 Exit status: 0 done; 1 failed, or data is not what was written; 2 wrong arguments; 3 the device is in use;
-4 the device holds something, and --destroy-data is absent.";
+4 it is missing, or no image; or it holds something, and --destroy-data is absent.";
 
 /// `nvmed bench`.
 #[derive(Debug, Args)]

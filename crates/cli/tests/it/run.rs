@@ -184,16 +184,20 @@ fn memory_that_is_no_medium_is_told_in_one_line() {
     scratch.file("short.img", "short");
     for (device, status, words) in [
         ("nvm:", 2, "as in `nvm:disk.img`"),
-        ("nvm:none.img", 1, "make it with `nvmed format"),
-        ("nvm:short.img", 1, "5 bytes is no device size"),
-        ("nvm:?size=1000", 1, "1000 bytes is no device size"),
+        ("nvm:none.img", 4, "make it with `nvmed format"),
+        ("nvm:short.img", 4, "5 bytes is no device size"),
+        ("nvm:?size=1000", 4, "1000 bytes is no device size"),
+        ("nvm:?size=8E", 4, "no memory for a device of 9223372036854775808 bytes: File too large"),
         ("nvm:short.img?flush=disk", 2, "engine nvm knows: size=1G, flush=host|process|dax"),
     ] {
         scratch.fails(["info", device], status, words);
     }
     // What cannot be made leaves no file.
+    let small = "new.img?profile=nand,buffer=16384: a buffer of 16384 bytes, of which the write log has 8150, has \
+                 no room for a fill of 16384 bytes; give at least buffer=32768";
     for (device, size, words) in [
         ("nvm:new.img?profile=nand,buffer=8K", "64M", "give at least buffer=32768"),
+        ("nvm:new.img?profile=nand,buffer=16K", "64M", small),
         ("nvm:new.img?profile=./none.toml,buffer=1M", "64M", "none.toml: No such file"),
         ("nvm:new.img", "1E", "File too large"),
         ("nvm:new.img?flush=dax", "64M", "leave out flush=dax, or put the file on persistent memory"),

@@ -18,7 +18,7 @@ mod write_log;
 
 pub use hints::{Hint, Prefetch};
 pub use objects::Extent;
-pub use profile::{BufferClock, BufferOptions, MediaProfile};
+pub use profile::{BufferClock, BufferOptions, MediaProfile, least_buffer_bytes};
 pub use stats::BufferStats;
 pub(crate) use views::Views;
 

@@ -45,6 +45,16 @@ pub struct BufferOptions {
     pub clock: BufferClock,
 }
 
+/// Bytes, in whole pages, of a buffer that has room for one fill beside a write log of `log_percent`, 0 to 90.
+///
+/// # Panics
+/// When the log has all of the buffer, or more.
+#[must_use]
+pub fn least_buffer_bytes(fill_bytes: u64, log_percent: u32) -> u64 {
+    assert!(log_percent <= LOG_PERCENT_MAX, "a log of {log_percent} percent leaves no frames");
+    (fill_bytes * 100).div_ceil(100 - u64::from(log_percent)).next_multiple_of(PAGE_BYTES)
+}
+
 impl BufferOptions {
     /// Bytes of the write log, of which a line takes 72.
     #[must_use]
@@ -82,9 +92,9 @@ impl BufferOptions {
             return wrong("the log has 0 to 90 percent of the buffer", profile.log_percent.into());
         }
         if self.frames() == 0 {
-            let share = 100 - u64::from(profile.log_percent);
-            let least = (profile.fill_bytes * 100).div_ceil(share).next_multiple_of(PAGE_BYTES);
-            return Err(NvmError::SmallBuffer { bytes: self.bytes, fill_bytes: profile.fill_bytes, least });
+            let least = least_buffer_bytes(profile.fill_bytes, profile.log_percent);
+            let (bytes, log_bytes) = (self.bytes, self.log_bytes());
+            return Err(NvmError::SmallBuffer { bytes, log_bytes, fill_bytes: profile.fill_bytes, least });
         }
         Ok(())
     }

@@ -52,6 +52,28 @@ pub enum SpecError {
         /// Its options.
         known: &'static str,
     },
+    /// An option's value is a size that nothing has.
+    #[error("device option `{option}`: {why}; engine {engine} knows: {known}")]
+    Size {
+        /// As written.
+        option: String,
+        /// What is wrong with it.
+        why: &'static str,
+        /// The engine.
+        engine: &'static str,
+        /// Its options.
+        known: &'static str,
+    },
+    /// An option is given twice.
+    #[error("device option `{key}` is given twice, as `{before}` and as `{after}`; leave one out")]
+    Twice {
+        /// Its key.
+        key: String,
+        /// The first one.
+        before: String,
+        /// The second one.
+        after: String,
+    },
     /// A fault rule is not understood.
     #[error("device option `faults`: {error}")]
     Faults {
