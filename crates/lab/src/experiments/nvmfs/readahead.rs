@@ -19,6 +19,9 @@ pub(crate) struct Readahead;
 
 /// The profile of the medium.
 pub(super) const PROFILE: &str = "nand";
+/// Bytes of the files, also of a quick run: in a buffer of a few MiB the first fills, for which everybody waits, would
+/// be a good part of the time, and no goal could be met.
+const SET_BYTES: u64 = 64 << 20;
 /// The files over the buffer.
 const SET_OVER_BUFFER: u64 = 4;
 /// Bytes of a read in a file's order, and of one at random.
@@ -264,7 +267,7 @@ impl Experiment for Readahead {
     }
 
     fn run(&self, effort: &Effort) -> Result<Finding, LabError> {
-        let bytes = if effort.quick { 16 << 20 } else { 64 << 20 };
+        let bytes = SET_BYTES;
         let mut found: [Found; 4] = Default::default();
         let mut extents = Samples::default();
         for seed in 0..effort.rounds() as u64 {
