@@ -1,6 +1,7 @@
 //! `nvmed device`: drives that virtual devices can be like.
 
 pub mod arguments;
+mod memory;
 
 use crate::failure::{Failure, Status};
 use crate::inspect::size;
@@ -9,7 +10,7 @@ use crate::output::Output;
 use arguments::{Create, DeviceCommand, Profiles, Replay, Show};
 use nvmed_flash::{ArrayProfile, BlockKind, Medium, Profile, Rate, UNIT_BYTES, UrgentProfile};
 use nvmed_stack::{
-    DeviceSpec, DriveProfile, Figures, NewDrive, ProfileFault, VirtualSpec, Work, create_drive,
+    DeviceSpec, DriveProfile, Figures, NewDrive, ProfileFault, SlowMedium, VirtualSpec, Work, create_drive,
     precondition_drive,
 };
 use serde_json::json;
@@ -114,6 +115,9 @@ fn replay(arguments: &Replay) -> Result<(), Failure> {
 
 fn profiles(arguments: &Profiles) -> Result<(), Failure> {
     let mut out = Output::new();
+    if !arguments.json {
+        out.text("drives, for virtual:FILE?profile=NAME and `nvmed device create`\n")?;
+    }
     for name in DriveProfile::names() {
         let profile = DriveProfile::named(name).map_err(refused)?;
         let (what, source) = (profile.what(), profile.source());
@@ -121,16 +125,52 @@ fn profiles(arguments: &Profiles) -> Result<(), Failure> {
             let usual = profile.usual_bytes();
             out.text(&format!(
                 "{}\n",
-                json!({ "name": name, "what": what, "source": source, "usual_bytes": usual })
+                json!({
+                    "name": name, "kind": "drive", "what": what, "source": source, "usual_bytes": usual
+                })
             ))?;
         } else {
             out.text(&format!("{name:<10} {what} ({source})\n"))?;
         }
     }
+    if !arguments.json {
+        out.text(&format!("\n{}\n", memory::HEAD))?;
+    }
+    for name in SlowMedium::names() {
+        let medium = SlowMedium::named(name).map_err(refused)?;
+        out.text(&if arguments.json {
+            format!("{}\n", memory::facts(name, &medium))
+        } else {
+            format!("{name:<10} {} ({})\n", medium.what(), medium.source())
+        })?;
+    }
     out.finish()
 }
 
+/// The profile of memory that is to be shown: one that is asked for as such, or is no drive's.
+fn memory_of(arguments: &Show) -> Result<Option<SlowMedium>, ProfileFault> {
+    let found = SlowMedium::named(&arguments.profile);
+    if arguments.memory {
+        return found.map(Some);
+    }
+    // Of a text that is neither, what is wrong with it as a drive is told.
+    Ok(if DriveProfile::named(&arguments.profile).is_ok() { None } else { found.ok() })
+}
+
 fn show(arguments: &Show) -> Result<(), Failure> {
+    if let Some(medium) = memory_of(arguments).map_err(refused)? {
+        if arguments.size.is_some() {
+            let why = "this is memory behind a buffer, as large as its file; leave out --size";
+            return Err(Failure::usage(format!("device: {}: {why}", arguments.profile)));
+        }
+        let mut out = Output::new();
+        out.text(&if arguments.json {
+            format!("{}\n", memory::facts(&arguments.profile, &medium))
+        } else {
+            memory::page(&arguments.profile, &medium)
+        })?;
+        return out.finish();
+    }
     let profile = DriveProfile::named(&arguments.profile).map_err(refused)?;
     let drive = profile.drive(arguments.size.unwrap_or(profile.usual_bytes())).map_err(refused)?;
     let (Medium::Array(array), Some(figures)) = (&drive.medium, Figures::of(&drive)) else {
@@ -145,6 +185,12 @@ fn show(arguments: &Show) -> Result<(), Failure> {
     } else {
         page(&profile, &drive, array, &figures)
     })?;
+    if !arguments.json && SlowMedium::names().any(|name| name == profile.name()) {
+        let name = profile.name();
+        out.text(&format!(
+            "             also memory behind a buffer: `nvmed device show --memory {name}`\n"
+        ))?;
+    }
     out.finish()
 }
 

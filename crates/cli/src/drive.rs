@@ -1,7 +1,9 @@
-//! What a virtual drive says of itself, in words: lines and JSON for `nvmed info` and `nvmed identify`.
+//! What a virtual drive says of itself, and what a device string puts before memory, in words: lines and JSON for
+//! `nvmed info` and `nvmed identify`.
 
 use crate::inspect::size;
 use nvmed_nvme::{DriveBlocks, DriveIdentity};
+use nvmed_stack::{DeviceSpec, NvmBuffer};
 use serde_json::{Value, json};
 
 /// The kinds of blocks that a drive has; a device may write anything.
@@ -57,6 +59,33 @@ pub fn facts(drive: &DriveIdentity) -> Value {
         "channels": drive.channels, "chips_per_channel": drive.chips, "dies_per_chip": drive.dies,
         "planes_per_die": drive.planes, "buffer_bytes": drive.buffer_bytes, "blocks": blocks.collect::<Vec<_>>(),
         "hmb_io_slots": drive.offers_hmb_io().unwrap_or(0),
+    })
+}
+
+/// The buffer that a device string puts before memory.
+fn buffer(spec: &DeviceSpec) -> Option<&NvmBuffer> {
+    match spec {
+        DeviceSpec::Nvm(spec) => spec.buffer.as_ref(),
+        _ => None,
+    }
+}
+
+/// What stands before the medium of an open device, as a line that begins with a name of `width`; none where nothing
+/// does.
+pub(crate) fn buffer_line(spec: &DeviceSpec, width: usize) -> String {
+    let Some(front) = buffer(spec) else { return String::new() };
+    let (clock, prefetch) = (front.clock.name(), front.prefetch.name());
+    let (profile, bytes) = (&front.profile, size(front.bytes));
+    format!("{:<width$}{bytes} before the medium {profile}, clock={clock}, prefetch={prefetch}\n", "buffer")
+}
+
+/// The same as JSON.
+pub(crate) fn buffer_facts(spec: &DeviceSpec) -> Option<Value> {
+    buffer(spec).map(|front| {
+        json!({
+            "profile": front.profile, "bytes": front.bytes, "clock": front.clock.name(),
+            "prefetch": front.prefetch.name(),
+        })
     })
 }
 

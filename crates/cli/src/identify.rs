@@ -1,14 +1,14 @@
 //! `nvmed identify`: what a device says it is, in words.
 
 use crate::arguments::Identify;
-use crate::drive;
+use crate::drive::{self, buffer_facts, buffer_line};
 use crate::failure::{Failure, Status};
 use crate::inspect::size;
 use crate::location::parse_spec;
 use crate::output::Output;
 use nvmed_engine::{Engine, EngineError};
 use nvmed_nvme::{DriveIdentity, IdentifyController, IdentifyNamespace};
-use nvmed_stack::Open;
+use nvmed_stack::{DeviceSpec, Open};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -57,6 +57,7 @@ fn abilities(word: u16, table: &[Ability]) -> Vec<&'static str> {
 /// What a device says of itself.
 struct Identity {
     name: String,
+    spec: DeviceSpec,
     engine: Arc<dyn Engine>,
     /// `None` of an engine that has no such pages.
     pages: Option<(IdentifyController, IdentifyNamespace)>,
@@ -76,7 +77,7 @@ pub fn identify(arguments: &Identify) -> Result<(), Failure> {
         Err(EngineError::Unsupported { .. }) => None,
         Err(error) => return Err(Failure::new(Status::Failed, format!("{name}: identify: {error}"))),
     };
-    let identity = Identity { name, engine, pages };
+    let identity = Identity { name, spec, engine, pages };
     let mut out = Output::new();
     out.text(&if arguments.json { identity.json() } else { identity.page() })?;
     out.finish()
@@ -99,6 +100,7 @@ impl Identity {
                     "controller  none to ask: this engine has no NVMe identify pages\nmodel       {}\n",
                     known(&geometry.model)
                 );
+                page += &buffer_line(&self.spec, 12);
             }
         }
         page += &format!(
@@ -136,6 +138,9 @@ impl Identity {
             "volatile_write_cache": geometry.volatile_write_cache,
             "identify": self.pages.is_some(),
         });
+        if let Some(buffer) = buffer_facts(&self.spec) {
+            facts["buffer"] = buffer;
+        }
         if let Some((controller, namespace)) = &self.pages {
             facts["controller"] = controller_json(controller);
             facts["namespace"] = namespace_json(self.engine.namespace(), namespace);

@@ -2,7 +2,7 @@
 
 use crate::arguments::{Fsck, Info, Trim};
 use crate::clock;
-use crate::drive;
+use crate::drive::{self, buffer_facts, buffer_line};
 use crate::failure::{Failure, Status};
 use crate::format::refuse_read_only;
 use crate::location::Location;
@@ -13,7 +13,7 @@ use nvmed_engine::EngineError;
 use nvmed_fs::{FileSystem, FsError, LayoutError, Superblock, VERSION};
 use nvmed_io::{Device, Source, UrgentPath};
 use nvmed_nvme::DriveIdentity;
-use nvmed_stack::Open;
+use nvmed_stack::{DeviceSpec, Open};
 use serde_json::json;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -49,6 +49,7 @@ pub(crate) fn size(bytes: u64) -> String {
 /// What `info` tells.
 struct Facts {
     name: String,
+    spec: DeviceSpec,
     device: Arc<Device>,
     /// Version of the specification, if it is an NVMe device.
     nvme: Option<String>,
@@ -84,7 +85,7 @@ pub fn info(arguments: &Info) -> Result<(), Failure> {
     let files = FileSystem::probe(&device);
     // Made and not only looked up: a device may have no queue left for it.
     let urgent = device.expect_urgent(Source::Told);
-    let facts = Facts { name, device, nvme, drive, host_memory_bytes, urgent, files };
+    let facts = Facts { name, spec: *spec, device, nvme, drive, host_memory_bytes, urgent, files };
     let mut out = Output::new();
     out.text(&if arguments.json { facts.json() } else { facts.page() })?;
     out.finish()?;
@@ -143,7 +144,7 @@ impl Facts {
             "device      {}\ncontroller  {}{}, serial {}, firmware {}\n            \
              {} I/O queues of {} commands, {} a command, {} write cache\n            \
              urgent requests go by {}\n\
-             {}{}namespace   {} in {} LBAs of {} bytes\nfile system {files}\n",
+             {}{}{}namespace   {} in {} LBAs of {} bytes\nfile system {files}\n",
             self.name,
             self.nvme.as_ref().map_or(String::new(), |version| format!("NVMe {version}, ")),
             geometry.model,
@@ -155,6 +156,7 @@ impl Facts {
             if geometry.volatile_write_cache { "volatile" } else { "no volatile" },
             path(self.urgent),
             self.drive.as_ref().map(|of| drive::lines(of, 12)).unwrap_or_default(),
+            buffer_line(&self.spec, 12),
             self.host_memory(),
             size(geometry.bytes()),
             geometry.lba_count,
@@ -179,6 +181,9 @@ impl Facts {
         });
         if let Some(version) = &self.nvme {
             facts["nvme"] = json!(version);
+        }
+        if let Some(buffer) = buffer_facts(&self.spec) {
+            facts["buffer"] = buffer;
         }
         if let Some(of) = &self.drive {
             facts["drive"] = drive::facts(of);

@@ -40,7 +40,7 @@ pub use mount::{Mount, Surroundings, mount, salvage, salvage_watched};
 pub use nvmed_fs::Durability;
 pub use nvmed_stamps::STAMPS_VARIABLE;
 pub use partition::{PartitionOptions, ServedPartition};
-pub use profile::{DriveProfile, Figures, ProfileFault, SlowMedium, Work};
+pub use profile::{DriveProfile, Figures, Pace, ProfileFault, SlowMedium, Work};
 pub use record::{OtherTime, Replayed, replay};
 pub use run::{LOGS, RUN_MEMORY_VARIABLE, RunMemory, Unfinished};
 pub use serve::ServedDevice;

@@ -13,7 +13,7 @@ mod span;
 
 pub use fault::ProfileFault;
 pub use figures::{Figures, Work};
-pub use slow_medium::SlowMedium;
+pub use slow_medium::{Pace, SlowMedium};
 
 use design::Design;
 use nvmed_flash::Profile;

@@ -8,12 +8,14 @@ use std::path::PathBuf;
 pub const PROFILES: &str = "\
 A PROFILE is a built-in one's name or a TOML file, whose name has a `/` or ends in .toml (docs/flash.md says what is in
 it; a built-in one, in crates/stack/profiles, is a good beginning). A device takes it as an option:
-`virtual:disk.img?profile=tlc`.
+`virtual:disk.img?profile=tlc`. Media that stand behind a DRAM buffer have profiles of their own (docs/nvm-buffer.md,
+crates/stack/profiles/memory), two of them with names of drives: `nvm:disk.img?profile=cxl-flash,buffer=64M`.
 
 Example:
   nvmed device profiles
   nvmed device show tlc --size 64G
   nvmed device show ./my-drive.toml
+  nvmed device show --memory pcm
 
 Exit status: 0 done; 1 failed; 2 wrong arguments, no such profile, or one that makes no sense.";
 
@@ -90,13 +92,14 @@ pub enum DeviceCommand {
     /// Make a drive what it is after long use, at once; its history begins anew, the image's bytes stay
     #[command(after_help = DRIVES)]
     Precondition(Precondition),
-    /// List the built-in profiles of drives: what they are, and where their numbers come from
+    /// List the built-in profiles, of drives and of memory behind a buffer: what they are, and where their numbers are
+    /// from
     #[command(after_help = PROFILES)]
     Profiles(Profiles),
     /// Replay what a drive has recorded, in simulated time, and compare when commands are due
     #[command(after_help = REPLAY)]
     Replay(Replay),
-    /// Show what a drive of a profile has, and what it can do
+    /// Show what a drive of a profile has, and what it can do; or memory behind a buffer
     #[command(after_help = PROFILES)]
     Show(Show),
 }
@@ -132,6 +135,9 @@ pub struct Show {
     /// Capacity of the drive: 64G, 960G; the profile's usual one if absent
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
+    /// Of memory behind a buffer (`nvm:`), where a drive has that name too
+    #[arg(long)]
+    pub memory: bool,
     /// One JSON object
     #[arg(long)]
     pub json: bool,

@@ -6,7 +6,13 @@ use crate::scratch::Scratch;
 fn profiles_are_listed_with_their_sources() {
     let scratch = Scratch::new();
     let list = scratch.ok(["device", "profiles"]);
-    assert_eq!(list.lines().count(), 11, "{list}");
+    let parts: Vec<_> = list.split("\n\n").collect();
+    assert_eq!(parts.iter().map(|part| part.lines().count()).collect::<Vec<_>>(), [12, 6], "{list}");
+    assert!(
+        parts[0].starts_with("drives, for virtual:") && parts[1].starts_with("media behind a DRAM buffer")
+    );
+    let names: Vec<_> = parts[1].lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(names, ["dram", "pcm", "reram", "cxl-flash", "nand"]);
     for (name, source) in
         [("tlc", "UT81NDQ512G8T"), ("hmbio", "Table 4"), ("emmc-hps", "IISWC'15"), ("pcm", "HotStorage'11")]
     {
@@ -14,7 +20,59 @@ fn profiles_are_listed_with_their_sources() {
         assert!(line.is_some_and(|line| line.contains(source)), "no {name} of {source} in {list}");
     }
     let json = scratch.ok(["device", "profiles", "--json"]);
-    assert!(json.lines().all(|line| line.contains("\"source\":")) && json.lines().count() == 11, "{json}");
+    assert!(json.lines().all(|line| line.contains("\"source\":")) && json.lines().count() == 16, "{json}");
+    let of = |kind: &str| json.lines().filter(|line| line.contains(&format!("\"kind\":\"{kind}\""))).count();
+    assert_eq!((of("drive"), of("memory")), (11, 5), "{json}");
+}
+
+/// Memory behind a buffer is shown too; where a drive has its name, when it is asked for.
+#[test]
+fn memory_behind_a_buffer_is_shown() {
+    let scratch = Scratch::new();
+    let page = scratch.ok(["device", "show", "cxl-flash"]);
+    for words in
+        ["nvm:FILE?profile=cxl-flash,buffer=64M", "as the drive slc", "75 % of it; at least buffer=16384"]
+    {
+        assert!(page.contains(words), "no {words:?} in {page}");
+    }
+    let drive = scratch.ok(["device", "show", "pcm"]);
+    assert!(drive.ends_with("also memory behind a buffer: `nvmed device show --memory pcm`\n"), "{drive}");
+    let page = scratch.ok(["device", "show", "--memory", "pcm"]);
+    assert!(page.contains("read 305 ns, write 500 ns; link 2300 MB/s"), "{page}");
+    let json = scratch.ok(["device", "show", "--memory", "pcm", "--json"]);
+    assert!(json.contains("\"read_ns\":305") && json.contains("\"kept\":true"), "{json}");
+    let own =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../stack/profiles/memory/reram.toml"));
+    scratch.file("my.toml", own.unwrap());
+    assert!(scratch.ok(["device", "show", "./my.toml"]).contains("memory behind a DRAM buffer: nvm:FILE"));
+    scratch.fails(["device", "show", "nand", "--size", "1G"], 2, "leave out --size");
+    scratch.fails(
+        ["device", "show", "--memory", "tlc"],
+        2,
+        "no profile is called `tlc`; there are dram, pcm, reram",
+    );
+}
+
+/// The profile in docs/nvm-buffer.md is one, and a device that has it says what stands before the medium.
+#[test]
+fn the_document_s_own_medium_is_one_and_is_told_of_a_device() {
+    let scratch = Scratch::new();
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/nvm-buffer.md")).unwrap();
+    let profile = text.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    scratch.file("my-medium.toml", profile);
+    let device = "nvm:m.img?profile=./my-medium.toml,buffer=1M,clock=waited,prefetch=device";
+    scratch.ok(["format", device, "--size", "64M"]);
+    let file = scratch.path("my-medium.toml");
+    let line =
+        format!("buffer      1.0 MiB before the medium {}, clock=waited, prefetch=device", file.display());
+    for command in ["info", "identify"] {
+        let page = scratch.ok([command, device]);
+        assert!(page.lines().any(|said| said == line), "{page}");
+        let json = scratch.ok([command, device, "--json"]);
+        assert!(json.contains("\"buffer\":{") && json.contains("\"clock\":\"waited\""), "{json}");
+        assert!(!scratch.ok([command, "nvm:m.img"]).contains("buffer "), "it has none");
+    }
 }
 
 #[test]

@@ -37,6 +37,18 @@ pub enum Prefetch {
     Hints,
 }
 
+impl Prefetch {
+    /// As a device string has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Device => "device",
+            Self::Hints => "hints",
+        }
+    }
+}
+
 impl Buffer {
     /// Takes a hint about a range. It is no promise: what has no place does not come.
     ///

@@ -34,6 +34,17 @@ pub enum BufferClock {
     Waited,
 }
 
+impl BufferClock {
+    /// As a device string has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Virtual => "virtual",
+            Self::Waited => "waited",
+        }
+    }
+}
+
 /// A buffer in front of a medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferOptions {

@@ -55,15 +55,19 @@ struct Front {
 
 /// When a medium is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Time {
+pub enum Pace {
+    /// After a latency, at the rate of a link.
     Fixed(FixedProfile),
+    /// As a drive of this profile.
     Drive(Box<DriveProfile>),
 }
 
 /// What media of one kind are like; a size makes one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowMedium {
-    time: Time,
+    what: String,
+    source: String,
+    pace: Pace,
     program_bytes: u64,
     fill_bytes: u64,
     log_percent: u32,
@@ -103,17 +107,17 @@ impl SlowMedium {
             return Err(wrong("profile", "typical_gb", "the medium is as large as its file; leave this out"));
         }
         let medium = said.medium;
-        let time = match (medium.drive, medium.read_us, medium.write_us) {
+        let pace = match (medium.drive, medium.read_us, medium.write_us) {
             (Some(drive), None, None) if medium.mb_per_s.is_none() => {
                 let found = DriveProfile::named(&drive);
-                Time::Drive(Box::new(found.map_err(|fault| wrong("medium", "drive", &fault.to_string()))?))
+                Pace::Drive(Box::new(found.map_err(|fault| wrong("medium", "drive", &fault.to_string()))?))
             }
             (Some(_), ..) => {
                 let what = "the drive says how long things take; leave out the drive, or `read_us`, `write_us` and \
                             `mb_per_s`";
                 return Err(wrong("medium", "drive", what));
             }
-            (None, Some(read), Some(write)) => Time::Fixed(FixedProfile {
+            (None, Some(read), Some(write)) => Pace::Fixed(FixedProfile {
                 read_ns: read.ns,
                 write_ns: write.ns,
                 link: medium.mb_per_s.map_or(Rate::UNLIMITED, |rate| rate.0),
@@ -124,7 +128,9 @@ impl SlowMedium {
             }
         };
         Ok(Self {
-            time,
+            what: said.profile.what.0,
+            source: said.profile.source.0,
+            pace,
             program_bytes: medium.program_bytes.0.into(),
             fill_bytes: u64::from(said.buffer.fill_kib.0) << 10,
             log_percent: said.buffer.log_percent.0,
@@ -132,15 +138,68 @@ impl SlowMedium {
         })
     }
 
+    /// The names of the built-in profiles.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// What kind of memory it is, in a line.
+    #[must_use]
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// Where its numbers are from, in a line.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// When it is done.
+    #[must_use]
+    pub fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// Bytes that are programmed at once.
+    #[must_use]
+    pub fn program_bytes(&self) -> u64 {
+        self.program_bytes
+    }
+
+    /// Bytes that one fill of the buffer brings.
+    #[must_use]
+    pub fn fill_bytes(&self) -> u64 {
+        self.fill_bytes
+    }
+
+    /// The part of the buffer that is the write log.
+    #[must_use]
+    pub fn log_percent(&self) -> u32 {
+        self.log_percent
+    }
+
+    /// Whether the buffer survives a cut of power.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Bytes of the smallest buffer in whole pages: it has room for one fill beside the write log.
+    #[must_use]
+    pub fn least_buffer_bytes(&self) -> u64 {
+        nvmed_nvm::least_buffer_bytes(self.fill_bytes, self.log_percent)
+    }
+
     /// The medium of a size.
     ///
     /// # Errors
     /// [`ProfileFault`]: no drive of it is so large.
     pub fn medium(&self, bytes: u64) -> Result<MediaProfile, ProfileFault> {
-        let medium = match &self.time {
-            Time::Fixed(fixed) => Profile { commands: COMMANDS, medium: Medium::Fixed(*fixed) },
+        let medium = match &self.pace {
+            Pace::Fixed(fixed) => Profile { commands: COMMANDS, medium: Medium::Fixed(*fixed) },
             // A smaller medium is a part of the smallest drive.
-            Time::Drive(drive) => drive.drive(bytes).or_else(|fault| match fault {
+            Pace::Drive(drive) => drive.drive(bytes).or_else(|fault| match fault {
                 ProfileFault::Small { least_mib, .. } => drive.drive(least_mib << 20),
                 fault => Err(fault),
             })?,
