@@ -109,8 +109,9 @@ impl Holder {
     }
 }
 
-/// Says it in one line when a mount is read-only, or turns so.
+/// Says it in one line when a mount is read-only, or turns so, and when its device's file was cut short.
 pub(crate) fn tell_trouble(command: &'static str, mount: &Mount) {
+    mount.tell_cut(move |line| eprintln!("nvmed: {command}: {line}"));
     let (files, device) = (FileSystem::clone(mount), mount.device_name().to_owned());
     let tell = move |trouble: Trouble| eprintln!("nvmed: {command}: {}", trouble.notice(&device));
     if let Some(trouble) = mount.trouble() {

@@ -83,7 +83,7 @@ fn on_device(
     }
     watched.iter().for_each(|watched| watched.tell(&mut command));
     let ended = watch_over(command).and_then(|(code, ending)| {
-        holder.save(&config, ending)?;
+        holder.save(&config, ending).map_err(|failed| unsaved(&failed, code))?;
         Ok(ExitCode::from(code))
     });
     ended_both(ended, watched, &config)
@@ -336,6 +336,13 @@ pub(crate) fn code_of(status: Option<ExitStatus>, ending: &Ending) -> u8 {
         (None, Some(number), _) => u8::try_from(128 + number).unwrap_or(u8::MAX),
         (_, _, status) => status.map_or(u8::MAX, exit_code),
     }
+}
+
+/// What a program that has ended with this status did could not be saved: a mistake of neither hides the other's.
+pub(crate) fn unsaved(failed: &Failure, code: u8) -> Failure {
+    let signal = code.checked_sub(128).filter(|signal| (1..=64).contains(signal));
+    let how = signal.map_or_else(|| format!("with status {code}"), |signal| format!("by signal {signal}"));
+    Failure::new(Status::Run, format!("{} (the program has ended {how})", failed.message))
 }
 
 /// What the terminal sends goes to the program anyway; what a process sent to us was meant for it.

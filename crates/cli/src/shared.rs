@@ -8,7 +8,7 @@ use crate::ending::{Ending, abandoned, let_through};
 use crate::failure::{Failure, Status};
 use crate::holder::{Holder, first_line, status_of, tell_panics, tell_trouble};
 use crate::run::arguments::Run;
-use crate::run::{absolute, code_of, preloaded, start};
+use crate::run::{absolute, code_of, preloaded, start, unsaved};
 use crate::stall::WriteBack;
 use crate::trips;
 use crate::watch::Watch;
@@ -71,8 +71,11 @@ pub(crate) fn run(
     if let Some(status) = server.finish(&mut ending)? {
         return Ok(Ok(ExitCode::from(status)));
     }
-    holder.save(config, ending)?;
-    Ok(Ok(ExitCode::from(ended?)))
+    match (holder.save(config, ending), ended) {
+        (Ok(()), ended) => Ok(Ok(ExitCode::from(ended?))),
+        (Err(failed), Ok(code)) => Err(unsaved(&failed, code)),
+        (Err(failed), Err(_)) => Err(failed),
+    }
 }
 
 impl Beside {

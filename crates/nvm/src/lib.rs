@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 mod buffer;
+mod cut;
 mod dirty;
 mod engine;
 mod error;
@@ -24,6 +25,7 @@ mod view;
 pub use buffer::{
     BufferClock, BufferOptions, BufferStats, Extent, Hint, MediaProfile, Prefetch, least_buffer_bytes,
 };
+pub use cut::Cut;
 pub use engine::{NvmEngine, NvmOptions};
 pub use error::{HintError, NvmError};
 pub use medium::{FlushTo, MemoryOptions, Place};

@@ -1,5 +1,6 @@
 //! Where a medium's bytes are, and how they get there: a file or memory, without a record and without a buffer.
 
+use crate::cut::Listener;
 use crate::dirty::Dirty;
 use crate::error::NvmError;
 use crate::instructions::{self, WriteBack};
@@ -92,6 +93,8 @@ pub(crate) struct Medium {
     inherited: AtomicBool,
     /// The bytes as programs map them, to be read, and to be stored to; opened at the first use, none where that fails.
     maps: [OnceLock<Option<Arc<QuietFd>>>; 2],
+    /// Whom it is told that the file was cut short.
+    pub(crate) cut: Listener,
 }
 
 impl Medium {
@@ -131,7 +134,22 @@ impl Medium {
         let dirty =
             Dirty::new(size, GRANULE_BYTES).map_err(|errno| MediaError::Memory { bytes: size, errno })?;
         let inherited = AtomicBool::new(true);
-        Ok(Self { name, bytes, flush, write_back, dirty, inherited, maps: Default::default() })
+        Ok(Self {
+            name,
+            bytes,
+            flush,
+            write_back,
+            dirty,
+            inherited,
+            maps: Default::default(),
+            cut: Listener::default(),
+        })
+    }
+
+    /// What the image answers; a failure may be one of a file that was cut short.
+    #[inline]
+    fn told<T>(&self, image: &Image, answer: Result<T, Status>) -> Result<T, Status> {
+        answer.inspect_err(|_| self.cut.failed(image, &self.name))
     }
 
     /// Size in bytes.
@@ -231,7 +249,7 @@ impl Medium {
     #[inline]
     pub(crate) fn load(&self, span: Span, mut take: impl FnMut(usize, Piece<'_>)) -> Result<(), Status> {
         match &self.bytes {
-            Bytes::File(image) => image.load(span, take),
+            Bytes::File(image) => self.told(image, image.load(span, take)),
             Bytes::Ram(ram) => {
                 let (at, bytes) = (span.offset as usize, span.bytes as usize);
                 take(0, Piece::Memory { memory: &ram.reads, at, bytes });
@@ -272,7 +290,7 @@ impl Medium {
     ) -> Result<(), Status> {
         match &self.bytes {
             Bytes::File(image) => {
-                image.store(span, put, fill)?;
+                self.told(image, image.store(span, put, fill))?;
                 if self.flush == FlushTo::Host || image.is_cut() {
                     // A fence that takes the note before the bytes are there would leave them out, and no later one
                     // would look for them.
@@ -291,7 +309,7 @@ impl Medium {
     /// The host has none.
     pub(crate) fn allocate(&self, span: Span) -> Result<(), Status> {
         match &self.bytes {
-            Bytes::File(image) => image.allocate(span),
+            Bytes::File(image) => self.told(image, image.allocate(span)),
             Bytes::Ram(_) => Ok(()),
         }
     }
@@ -302,7 +320,7 @@ impl Medium {
     /// The host has no room for it, or the file was cut short.
     pub(crate) fn memory(&self, span: Span) -> Result<&Mapping, Status> {
         match &self.bytes {
-            Bytes::File(image) => image.memory(span),
+            Bytes::File(image) => self.told(image, image.memory(span)),
             Bytes::Ram(ram) => Ok(&ram.reads),
         }
     }
@@ -315,7 +333,8 @@ impl Medium {
         let way = self.write_back;
         match &self.bytes {
             Bytes::File(image) => {
-                image.store_zeroes(span, release, |memory, at, len| way.zero(memory, at, len))?;
+                let zeroed = image.store_zeroes(span, release, |memory, at, len| way.zero(memory, at, len));
+                self.told(image, zeroed)?;
                 // A hole is the host's note, also of memory that is durable itself.
                 if self.flush != FlushTo::Process || image.is_cut() {
                     instructions::drain();
@@ -334,7 +353,7 @@ impl Medium {
     #[inline]
     pub(crate) fn fence(&self) -> Result<(), Status> {
         match &self.bytes {
-            Bytes::File(image) => self.fence_file(image),
+            Bytes::File(image) => self.told(image, self.fence_file(image)),
             Bytes::Ram(_) => Ok(()),
         }
     }

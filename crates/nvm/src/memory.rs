@@ -1,6 +1,7 @@
 //! The medium: the only code that stores to it, settles and fences.
 
 use crate::buffer::{Buffer, BufferOptions, BufferStats, Extent, Hint, Prefetch};
+use crate::cut::Cut;
 use crate::error::{HintError, NvmError};
 use crate::instructions;
 use crate::medium::{FlushTo, Medium, MemoryOptions};
@@ -62,6 +63,12 @@ impl Memory {
     /// [`NvmError`] says what is wrong with the file, and what to do.
     pub fn open(options: MemoryOptions) -> Result<Self, NvmError> {
         Ok(Self { medium: Medium::open(options)?, buffer: None, record: OnceLock::new() })
+    }
+
+    /// Has `tell` told, once, when a call first fails since the medium's file was cut short; the first one counts. It
+    /// is called where that call is, and may be under a lock of the buffer's.
+    pub fn tell_cut(&self, tell: impl Fn(&Cut) + Send + Sync + 'static) {
+        self.medium.cut.set(tell);
     }
 
     /// Puts a buffer in front of the medium (docs/nvm-buffer.md); nobody uses it yet.

@@ -211,6 +211,21 @@ impl Mount {
         self.medium.as_ref()?.readers()
     }
 
+    /// Has `tell` told, once, in a line, when a call first fails since the device's file was cut short under the mount.
+    /// It is called where that call is made.
+    pub fn tell_cut(&self, tell: impl Fn(&str) + Send + Sync + 'static) {
+        let Some(medium) = &self.medium else { return };
+        let device = self.name.clone();
+        medium.tell_cut(move |cut| {
+            let nvmed_nvm::Cut { path, left, bytes } = cut;
+            tell(&format!(
+                "{device}: its file has been cut short to {left} of {bytes} bytes: calls on what is gone answer EIO; \
+                 `truncate -s {bytes} {path}` gives it that length again, with zeroes for what is lost; then mend it \
+                 with `nvmed fsck --repair`"
+            ));
+        });
+    }
+
     /// The device's string.
     #[must_use]
     pub fn device_name(&self) -> &str {

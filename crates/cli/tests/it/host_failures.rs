@@ -92,12 +92,39 @@ said('create', create)
         let ran = python(&scratch, how, "nvm:d.img", script);
         let said = "write EIO\nread EIO\nearly b'0123'\nsmall 8192\nsync None\ncreate None\n";
         assert_eq!((ran.out.as_str(), ran.status), (said, 0), "{how}: {}", ran.err);
+        let told = "d.img: its file has been cut short to 33554432 of 67108864 bytes: calls on what is gone answer EIO";
+        assert!(ran.err.contains(told) && ran.err.lines().count() == 1, "{how}: once: {}", ran.err);
+        assert!(ran.err.contains("truncate -s 67108864 "), "{how}: {}", ran.err);
         scratch.fails(["ls", "nvm:d.img"], 4, "was the image truncated?");
         length(&scratch.path("d.img"), 64 << 20);
         is_mended(&scratch, "nvm:d.img");
         assert!(scratch.ok(["cat", "nvm:d.img:/small"]) == "new!".repeat(2048), "{how}");
         assert_eq!(scratch.ok(["ls", "nvm:d.img"]), "large\nnew\nsmall\n", "{how}");
     }
+}
+
+/// What the program maps is the medium itself: a touch of what is gone is a signal of its own, and both that and what
+/// became of the device are told.
+#[test]
+fn a_program_that_maps_what_was_cut_off_ends_by_a_signal_which_is_told() {
+    if !have("python3") {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.ok(["format", "nvm:d.img", "--size", "64M"]);
+    let script = "
+import mmap
+large = open('store/large', 'wb+', buffering=0)
+large.write(b'0123' * (10 << 20)); os.fsync(large.fileno())
+view = mmap.mmap(large.fileno(), 40 << 20, prot=mmap.PROT_READ)
+os.truncate('d.img', 32 << 20)
+print(view[39 << 20])
+";
+    let ran = python(&scratch, "--private", "nvm:d.img", script);
+    assert_eq!((ran.out.as_str(), ran.status), ("", 125), "{}", ran.err);
+    let told = ran.err.lines().last().unwrap_or_default();
+    assert!(told.contains("was the image truncated?"), "{}", ran.err);
+    assert!(told.ends_with("(the program has ended by signal 7)"), "{}", ran.err);
 }
 
 /// Something that a program of the host's takes away again.

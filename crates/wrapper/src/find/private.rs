@@ -9,6 +9,7 @@ static MOUNT: AtomicPtr<Mount> = AtomicPtr::new(ptr::null_mut());
 
 /// It is mounted from now on, and lives for ever.
 pub(crate) fn publish(mount: Mount) {
+    mount.tell_cut(|line| raw::say(format_args!("{line}")));
     MOUNT.store(Box::into_raw(Box::new(mount)), Ordering::Release);
 }
 
