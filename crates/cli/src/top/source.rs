@@ -6,6 +6,7 @@ use crate::failure::{Failure, Status};
 use nvmed_tally::{TALLY_VARIABLE, Tally};
 use nvmed_wire::{Address, Control, ControlAnswer, SERVER_VARIABLE, Socket, SocketError, VERSION};
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -18,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SERVE_SOCKET: &str = "/run/nvmed/socket";
 /// Characters of a command line that name a run: with more, several runs do not fit a line.
 const COMMAND_CHARS: usize = 60;
+/// What a user of FUSE is to know.
+const NO_COUNTS: &str = "a mount of `nvmed mount` has no counts that can be asked for";
 
 /// Somebody who can be asked again and again.
 pub enum Source {
@@ -32,6 +35,20 @@ pub enum Source {
 enum Named {
     Server(String),
     Counts(PathBuf),
+}
+
+impl Named {
+    /// Whether the server that it names has ended.
+    fn is_dead(&self) -> bool {
+        let Self::Server(address) = self else { return false };
+        let connected = Address::parse(address).map(|address| Socket::connect(&address));
+        matches!(connected, Some(Err(error)) if is_nobody(&error))
+    }
+}
+
+/// Whether nobody listens there.
+fn is_nobody(error: &SocketError) -> bool {
+    matches!(error, SocketError::Host(Errno::NOENT | Errno::CONNREFUSED))
 }
 
 impl Source {
@@ -61,11 +78,17 @@ impl Source {
         if Path::new(SERVE_SOCKET).exists() {
             found.insert(Named::Server(SERVE_SOCKET.to_owned()), 0);
         }
+        // What a dead run has left over names a server that nobody is any more; it counts if there is nothing else.
+        if found.len() > 1 {
+            found.retain(|named, _| !named.is_dead());
+        }
         let servers = found.keys().any(|named| matches!(named, Named::Server(_)));
         found.retain(|named, _| !servers || matches!(named, Named::Server(_)));
         let fail = |message: String| Err(Failure::new(Status::Failed, message));
         match found.len() {
-            0 => fail("no server is running that you may look into (`nvmed run`, `nvmed serve`)".to_owned()),
+            0 => fail(format!(
+                "no server is running that you may look into (`nvmed run`, `nvmed serve`); {NO_COUNTS}"
+            )),
             1 => found
                 .first_key_value()
                 .map_or_else(|| unreachable!("there is one"), |(named, &pid)| Self::open(named, pid)),
@@ -85,6 +108,11 @@ impl Source {
 
     fn open(named: &Named, pid: u32) -> Result<Self, Failure> {
         match named {
+            Named::Server(_) if named.is_dead() && pid != 0 => {
+                let what =
+                    format!("the server of process {pid} ({}) has ended: its run is over", command(pid));
+                Err(Failure::new(Status::Failed, what))
+            }
             Named::Server(address) => Self::server(address.as_bytes()),
             Named::Counts(path) => {
                 let join = || {
@@ -106,7 +134,13 @@ impl Source {
         let address = text.ok_or_else(|| Failure::usage(format!("{}: no process and no socket", shown())))?;
         let fail =
             |error: &dyn std::fmt::Display| Failure::new(Status::Failed, format!("{}: {error}", shown()));
-        let socket = Socket::connect(&address).map_err(|error| fail(&error))?;
+        if matches!(&address, Address::Path(path) if Path::new(path).is_dir()) {
+            return Err(fail(&format!("a directory, and no server's socket; {NO_COUNTS}")));
+        }
+        let socket = Socket::connect(&address).map_err(|error| match error {
+            error if is_nobody(&error) => fail(&"no server is running there"),
+            error => fail(&error),
+        })?;
         let secret = address.secret().to_vec();
         let hello = Control::Hello { version: VERSION, secret, tree: Vec::new(), again: None };
         match ask(&socket, &hello).map_err(|error| fail(&error))? {
@@ -169,7 +203,8 @@ fn number(text: &OsStr) -> Option<u32> {
 }
 
 fn none_of(pid: u32) -> Failure {
-    Failure::new(Status::Failed, format!("process {pid} uses no server, or you may not look into it"))
+    let why = "uses no server, or you may not look into it";
+    Failure::new(Status::Failed, format!("process {pid} {why}; {NO_COUNTS}"))
 }
 
 /// What a process uses, or else one of its children, or theirs: `nvmed run` itself does not say.

@@ -134,6 +134,44 @@ fn a_run_tells_what_its_processes_asked_the_server_for_and_what_not_when_they_ha
 fn who_is_not_there_is_said() {
     let scratch = Scratch::new();
     scratch.fails(["stats", "4294967295"], 1, "uses no server");
-    scratch.fails(["top", "--once", "/no/such/socket"], 1, "/no/such/socket");
+    scratch.fails(["top", "--once", "/no/such/socket"], 1, "/no/such/socket: no server is running there");
+    let here = scratch.path("");
+    let here = here.to_str().unwrap().trim_end_matches('/');
+    scratch.fails(
+        ["stats", here],
+        1,
+        "a directory, and no server's socket; a mount of `nvmed mount` has no counts",
+    );
     scratch.fails(["stats", "neither"], 2, "no process and no socket");
+}
+
+/// A process that has outlived its run names a server that has ended.
+#[test]
+fn what_a_dead_run_has_left_over_is_told() {
+    let scratch = Scratch::with_device("64M");
+    let mut child = writer(&scratch, &["run", "--shared", "-D", "d.img", "-d", "store"]);
+    let pid = child.id();
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let below: Vec<u32> = list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+    let shell = below.iter().find(|pid| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"sh\0"))
+    });
+    let shell = shell.expect("the program").to_string();
+    // The run and its server die, the program stays: it waits for its input.
+    let input = child.stdin.take();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let dead = std::time::Instant::now();
+    loop {
+        let ran = scratch.run(["stats", &shell]);
+        assert!(dead.elapsed().as_secs() < 20, "the server is still there: {}", ran.out);
+        if ran.status == 0 {
+            continue;
+        }
+        let told = format!("the server of process {shell} (sh -c echo hello");
+        assert!(ran.status == 1 && ran.err.contains(&told), "{}", ran.err);
+        assert!(ran.err.contains("has ended: its run is over"), "{}", ran.err);
+        break;
+    }
+    drop(input);
 }
