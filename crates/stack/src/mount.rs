@@ -5,6 +5,7 @@ use crate::device::{Open, Opened, open_recorded_device, open_with_bytes};
 use crate::error::StackError;
 use crate::flusher::Flusher;
 use crate::run::{RunMemory, State};
+use crate::spec::DeviceSpec;
 use crate::statistics::{self, Calls};
 use nvmed_fs::posted::{LEDGER_BYTES, LOG_BYTES, Log};
 use nvmed_fs::{FileSystem, FormatOptions, FsError, Memory, MemoryLayout, MountOptions, MountParts};
@@ -145,6 +146,11 @@ pub fn salvage_watched(
     opened: impl FnOnce(&Arc<Device>),
 ) -> Result<(), StackError> {
     if run.state() == State::Idle {
+        return Ok(());
+    }
+    if matches!(config.device, DeviceSpec::Virtual(_)) && !config.device.is_lasting() {
+        // The medium has gone with the dead process, and what is left is the cache of a file system that is nowhere.
+        run.end();
         return Ok(());
     }
     let name = config.device.to_string();

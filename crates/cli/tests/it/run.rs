@@ -277,6 +277,17 @@ fn memory_without_a_file_gets_a_file_system_by_itself() {
     }
 }
 
+/// What a killed program had in a medium of its own has gone with it: the next one begins with its own.
+#[test]
+fn memory_of_a_killed_program_s_own_goes_with_it() {
+    let scratch = Scratch::new();
+    let script = "sh -c 'echo gone >store/a; kill -9 $$'; echo killed $?; \
+                  sh -c 'echo new >store/b; read -r b <store/b; echo $b'";
+    let device = "virtual:?media=dram,size=64M";
+    let ran = scratch.run(["run", "--private", "-D", device, "-d", "store", "--", "sh", "-c", script]);
+    assert_eq!((ran.status, ran.out.as_str()), (0, "killed 137\nnew\n"), "{}", ran.err);
+}
+
 /// What is wrong with a device is told before the program starts, whoever would open it.
 #[test]
 fn a_device_that_cannot_be_opened_is_told_before_the_program_starts() {
