@@ -6,8 +6,12 @@ use std::process::{Child, Stdio};
 
 /// A shell that has written a file below `dir` and waits; it ends with its standard input.
 fn writer(scratch: &Scratch, run: &[&str]) -> Child {
+    begin(scratch, run, "echo hello >store/f; cat store/f; cat >>store/f; echo ended")
+}
+
+/// Runs a script of the shell, which says hello.
+fn begin(scratch: &Scratch, run: &[&str], script: &str) -> Child {
     let mut command = scratch.nvmed(run.iter().copied());
-    let script = "echo hello >store/f; cat store/f; cat >>store/f; echo ended";
     command.args(["--", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
     command.stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -149,7 +153,9 @@ fn who_is_not_there_is_said() {
 #[test]
 fn what_a_dead_run_has_left_over_is_told() {
     let scratch = Scratch::with_device("64M");
-    let mut child = writer(&scratch, &["run", "--shared", "-D", "d.img", "-d", "store"]);
+    // Once it has said so it asks nothing of the server, and outlives it.
+    let mut child =
+        begin(&scratch, &["run", "--shared", "-D", "d.img", "-d", "store"], "echo hello; read line");
     let pid = child.id();
     let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let below: Vec<u32> = list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
