@@ -87,6 +87,8 @@ impl From<StackError> for Failure {
             StackError::Buffer { error, .. } if error.errno() == Errno::INVAL => Status::Usage,
             StackError::Fs { error, .. } => status_of(error),
             other if other.errno() == Errno::BUSY => Status::Busy,
+            // A file or a device node that is missing is so for each engine alike.
+            StackError::Uring { error } if error.errno() == Errno::NOENT => Status::Device,
             StackError::Media { .. }
             | StackError::DriveFile { .. }
             | StackError::NoDrive { .. }

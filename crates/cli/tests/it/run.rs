@@ -232,6 +232,23 @@ fn memory_that_is_no_medium_is_told_in_one_line() {
     scratch.fails(["ls", "nvm:foreign.img"], 4, "16777217 bytes is no device size");
 }
 
+/// A file or a node that is missing has one status, whichever engine would drive it and whichever command asks for it.
+#[test]
+fn a_device_that_is_missing_is_told_alike() {
+    let scratch = Scratch::new();
+    for device in ["none.img", "nvm:none.img", "uring:none.img", "uring-cmd:none"] {
+        for command in [
+            &["info", device][..],
+            &["bench", device],
+            &["ls", device],
+            &["run", "-D", device, "-d", "store", "true"],
+            &["run", "--private", "-D", device, "-d", "store", "true"],
+        ] {
+            scratch.fails(command.iter().copied(), 4, "No such file or directory");
+        }
+    }
+}
+
 /// A size in the string is what an image is made with: that of one that is there is not passed over.
 #[test]
 fn an_image_of_another_size_than_is_said_is_told() {
