@@ -398,7 +398,7 @@ impl Image {
     ) -> Result<(), Status> {
         if !self.stores.is_cut() {
             for (at, part) in chunks(span) {
-                self.own(Chunk::of(at))?;
+                self.own(at, part)?;
                 put(&self.stores, at as usize, (at - span.offset) as usize, part as usize);
             }
             if !self.stores.is_cut() {
@@ -416,7 +416,7 @@ impl Image {
         if self.is_cut() {
             return if self.reaches(span.end()) { Ok(()) } else { Err(Status::WRITE_FAULT) };
         }
-        chunks(span).try_for_each(|(at, _)| self.own(Chunk::of(at)))
+        chunks(span).try_for_each(|(at, part)| self.own(at, part))
     }
 
     /// The memory of a range, to be read at its own offset, for who looks at it more than once: it is allocated first.
@@ -444,7 +444,7 @@ impl Image {
                 Ok(0) => return Err(Status::WRITE_FAULT),
                 Ok(n) => done += n as u64,
                 Err(Errno::INTR) => {}
-                Err(Errno::NOSPC | Errno::DQUOT) => return Err(Status::CAPACITY_EXCEEDED),
+                Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => return Err(Status::CAPACITY_EXCEEDED),
                 Err(_) => return Err(Status::WRITE_FAULT),
             }
         }
@@ -483,9 +483,8 @@ impl Image {
                 return Ok(());
             }
             for (at, part) in chunks(span) {
-                let chunk = Chunk::of(at);
-                if self.survey(chunk) != chunk::HOLE {
-                    self.own(chunk)?;
+                if self.survey(Chunk::of(at)) != chunk::HOLE {
+                    self.own(at, part)?;
                     put(&self.stores, at as usize, part as usize);
                 }
             }

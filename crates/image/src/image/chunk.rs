@@ -88,12 +88,16 @@ impl Image {
 
     /// Notes that a chunk has data throughout, before anything is stored to it. Under `shaping`.
     fn note_owned(&self, chunk: Chunk) {
-        let end = chunk.start() + self.chunk_len(chunk);
+        self.note_stored_end(chunk.start() + self.chunk_len(chunk));
+        self.state(chunk).store(OWNED, Ordering::Release);
+    }
+
+    /// Notes that the page before `end` has data.
+    fn note_stored_end(&self, end: u64) {
         if end >= self.stored_end.load(Ordering::Relaxed) {
             self.stored_end.store(end, Ordering::Relaxed);
             self.last_page.store(end - PAGE_BYTES, Ordering::Release);
         }
-        self.state(chunk).store(OWNED, Ordering::Release);
     }
 
     /// Where data begins, at or behind an offset, and how far it reaches; none where only a hole follows.
@@ -155,14 +159,56 @@ impl Image {
         }
     }
 
-    /// Makes stores to the chunk safe; asks the host once.
+    /// Makes stores to a part of a chunk safe: to all of it, of which the host is asked once, else to these bytes.
     #[inline]
-    pub(super) fn own(&self, chunk: Chunk) -> Result<(), Status> {
-        let owned = self.state(chunk).load(Ordering::Acquire) == OWNED;
-        if owned { Ok(()) } else { self.allocate_chunk(chunk) }
+    pub(super) fn own(&self, offset: u64, bytes: u64) -> Result<(), Status> {
+        let owned = self.state(Chunk::of(offset)).load(Ordering::Acquire) == OWNED;
+        if owned { Ok(()) } else { self.allocate_around(Span { offset, bytes }) }
     }
 
     #[cold]
+    fn allocate_around(&self, part: Span) -> Result<(), Status> {
+        match self.allocate_chunk(Chunk::of(part.offset)) {
+            Err(Status::CAPACITY_EXCEEDED) => self.allocate_pages(part),
+            owned => owned,
+        }
+    }
+
+    /// Allocates the pages of a part of a chunk that the host has no room for as a whole: what has memory already can
+    /// be stored to on a full host, too.
+    fn allocate_pages(&self, part: Span) -> Result<(), Status> {
+        let offset = part.offset / PAGE_BYTES * PAGE_BYTES;
+        let pages = Span { offset, bytes: part.end().next_multiple_of(PAGE_BYTES) - offset };
+        let _shaping = self.shaping.lock();
+        let state = self.state(Chunk::of(offset));
+        if state.load(Ordering::Relaxed) == OWNED {
+            return Ok(());
+        }
+        if !self.reaches(pages.end()) {
+            return Err(Status::WRITE_FAULT);
+        }
+        if self.mapped == Mapped::Directly {
+            if self.fill_holes(pages)? {
+                rustix::fs::fdatasync(&self.fd).map_err(|_| Status::WRITE_FAULT)?;
+            }
+        } else {
+            self.ask_for_memory(pages)?;
+        }
+        self.note_stored_end(pages.end());
+        // It is no hole throughout, if it was one.
+        state.store(MIXED, Ordering::Release);
+        Ok(())
+    }
+
+    fn ask_for_memory(&self, span: Span) -> Result<(), Status> {
+        match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), span.offset, span.bytes) {
+            // A host without fallocate allocates at the store; it says nothing about its space anyway.
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => Err(Status::CAPACITY_EXCEEDED),
+            Err(_) => Err(Status::WRITE_FAULT),
+        }
+    }
+
     fn allocate_chunk(&self, chunk: Chunk) -> Result<(), Status> {
         let before = self.survey(chunk);
         let _shaping = self.shaping.lock();
@@ -177,12 +223,7 @@ impl Image {
         if self.mapped == Mapped::Directly {
             return self.allocate_direct(chunk);
         }
-        match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), begin, len) {
-            // A host without fallocate allocates at the store; it says nothing about its space anyway.
-            Ok(()) | Err(Errno::OPNOTSUPP) => {}
-            Err(Errno::NOSPC | Errno::DQUOT) => return Err(Status::CAPACITY_EXCEEDED),
-            Err(_) => return Err(Status::WRITE_FAULT),
-        }
+        self.ask_for_memory(Span { offset: begin, bytes: len })?;
         // All pages of a new chunk at once. Those of an old one would all be written at the next flush.
         if before == HOLE && !self.is_cut() {
             self.stores.populate(begin as usize, len as usize);
@@ -261,7 +302,7 @@ impl Image {
                 Ok(0) => return Err(Status::WRITE_FAULT),
                 Ok(written) => at += written as u64,
                 Err(Errno::INTR) => {}
-                Err(Errno::NOSPC | Errno::DQUOT) => return Err(Status::CAPACITY_EXCEEDED),
+                Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => return Err(Status::CAPACITY_EXCEEDED),
                 Err(_) => return Err(Status::WRITE_FAULT),
             }
         }

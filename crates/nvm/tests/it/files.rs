@@ -5,6 +5,8 @@ use nvmed_image::{FileOptions, Flush, Image, Piece, Span};
 use nvmed_nvm::{FlushTo, Memory, MemoryOptions, NvmEngine, NvmError, NvmOptions, Place};
 use nvmed_sys::{Mapping, Pages};
 use rustix::fd::AsRawFd;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -134,9 +136,8 @@ fn what_was_cut_off_before_its_fence_is_told() {
     }
 }
 
-/// A full host file system is a status, never a signal, and what was there stays readable.
-#[test]
-fn a_full_host_is_a_status() {
+/// Calls `test` where a file system of the host has 512 KiB.
+fn on_a_small_host(test: impl FnOnce(&Scratch)) {
     let scratch = Scratch::new();
     let mut mount = Command::new("mount");
     mount.args(["-t", "tmpfs", "-o", "size=512k", "tmpfs"]).arg(&scratch.0);
@@ -144,7 +145,15 @@ fn a_full_host_is_a_status() {
         println!("SKIPPED: mounting a tmpfs of 512 KiB needs root");
         return;
     }
-    let full = std::panic::catch_unwind(|| {
+    let tested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&scratch)));
+    let _ = Command::new("umount").arg(&scratch.0).status();
+    assert!(tested.is_ok());
+}
+
+/// A full host file system is a status, never a signal, and what was there stays readable.
+#[test]
+fn a_full_host_is_a_status() {
+    on_a_small_host(|scratch| {
         let memory = open(&scratch.image(), Some(BYTES), FlushTo::Process).expect("a file");
         let stored = (0..1024).map(|page| memory.store(page * 4096, &[9; 4096])).collect::<Vec<_>>();
         let there = stored.iter().filter(|stored| stored.is_ok()).count() as u64;
@@ -157,8 +166,29 @@ fn a_full_host_is_a_status() {
         }
         memory.fence().expect("a fence");
     });
-    let _ = Command::new("umount").arg(&scratch.0).status();
-    assert!(full.is_ok());
+}
+
+/// Memory is asked for by more than a page; where the host has no more, what is there already can be stored to.
+#[test]
+fn what_has_memory_is_stored_to_on_a_full_host() {
+    on_a_small_host(|scratch| {
+        let image = scratch.image();
+        let file = std::fs::File::create(&image).expect("a file");
+        file.set_len(BYTES).expect("a length");
+        file.write_all_at(&[7; 4096], 5 * 4096).expect("a page");
+        let mut ballast = std::fs::File::create(scratch.0.join("ballast")).expect("a file");
+        while ballast.write_all(&[1; 4096]).is_ok() {}
+        let memory = open(&image, None, FlushTo::Host).expect("a file");
+        memory.store(5 * 4096 + 8, &[9; 64]).expect("there is memory");
+        assert_eq!(memory.store(6 * 4096, &[9; 64]), Err(nvmed_nvme::Status::CAPACITY_EXCEEDED));
+        memory.fence().expect("a fence");
+        let mut found = [0; 3 * 4096];
+        memory.read(4 * 4096, &mut found).expect("pages");
+        let mut expected = [0; 3 * 4096];
+        expected[4096..8192].fill(7);
+        expected[4096 + 8..4096 + 72].fill(9);
+        assert!(found == expected);
+    });
 }
 
 #[test]
