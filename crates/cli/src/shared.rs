@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 const READY: &str = "ready";
 /// The status of a server whose device answers no more, and that has said so.
 const STUCK: u8 = 124;
+/// The status of a server that has lost what no later attempt can save, and has said so.
+const LOST: u8 = 123;
 /// How long the processes that outlive the program may take before it is said that they are waited for.
 const TOLD_AFTER: Duration = Duration::from_secs(1);
 
@@ -71,11 +73,12 @@ pub(crate) fn run(
     if let Some(status) = server.finish(&mut ending)? {
         return Ok(Ok(ExitCode::from(status)));
     }
-    match (holder.save(config, ending), ended) {
-        (Ok(()), ended) => Ok(Ok(ExitCode::from(ended?))),
-        (Err(failed), Ok(code)) => Err(unsaved(&failed, code)),
-        (Err(failed), Err(_)) => Err(failed),
-    }
+    let status = match (holder.save(config, ending), ended) {
+        (Ok(()), ended) => ended?,
+        (Err(failed), Ok(code)) => return Err(unsaved(&failed, code)),
+        (Err(failed), Err(_)) => return Err(failed),
+    };
+    Ok(Ok(ExitCode::from(if server.has_lost() { Status::Run as u8 } else { status })))
 }
 
 impl Beside {
@@ -187,6 +190,11 @@ impl Beside {
         }
     }
 
+    /// Whether the server has said that something is lost for good.
+    fn has_lost(&self) -> bool {
+        self.ended.and_then(|status| status.code()) == Some(LOST.into())
+    }
+
     fn tell(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
             // It may have ended in between; then its status is the next thing that we read.
@@ -266,10 +274,11 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
     let lost = service.untold_losses();
     if lost > 0 {
         let s = if lost == 1 { "" } else { "s" };
-        return Err(failed(format!(
-            "not everything could be saved: {lost} open file{s} lost what was written last, after the device had \
-             failed, and no sync has said so"
-        )));
+        eprintln!(
+            "nvmed: run: not everything could be saved: {lost} open file{s} lost what was written last, after the \
+             device had failed, and no sync has said so"
+        );
+        return Ok(ExitCode::from(LOST));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -175,7 +175,7 @@ impl Service {
         if description.flags().has(OpenFlags::PATH) {
             return Err(FsError::BadDescriptor);
         }
-        let owed = description.owed().take();
+        let owed = description.owed().told();
         let synced = self.with_room(|| if data_only { description.fdatasync() } else { description.fsync() });
         owed.map_or(synced, |errno| Err(FsError::Host(errno)))
     }

@@ -26,26 +26,45 @@ pub(crate) struct Description {
     release: LockRelease,
 }
 
-/// The errno of what was promised and failed, a posted change or the sync that came with a write: the next sync of the
-/// description answers it.
+/// The errno of what was promised and failed. A sync that came with a write: the next sync of the description answers
+/// it, since that one may write what is left. A posted change: each sync answers it, since none will make it, and
+/// success means that everything is there.
 #[derive(Default)]
-pub(crate) struct Owed(AtomicI32);
+pub(crate) struct Owed {
+    unsynced: AtomicI32,
+    lost: AtomicI32,
+    /// A sync has said what was lost.
+    told: AtomicBool,
+}
 
 impl Owed {
-    /// Something has failed.
+    /// A sync that came with a write has failed.
     pub(crate) fn owe(&self, error: Errno) {
-        self.0.store(error.raw_os_error(), Ordering::SeqCst);
+        self.unsynced.store(error.raw_os_error(), Ordering::SeqCst);
     }
 
-    /// Whether that is still to be told.
+    /// A posted change could not be made.
+    fn lose(&self, error: Errno) {
+        self.told.store(false, Ordering::SeqCst);
+        self.lost.store(error.raw_os_error(), Ordering::SeqCst);
+    }
+
+    /// Whether the next sync has something to tell.
     pub(crate) fn is_due(&self) -> bool {
-        self.0.load(Ordering::SeqCst) != 0
+        self.unsynced.load(Ordering::SeqCst) != 0 || self.lost.load(Ordering::SeqCst) != 0
     }
 
-    /// What it was, told once.
-    pub(crate) fn take(&self) -> Option<Errno> {
-        let owed = self.0.swap(0, Ordering::SeqCst);
-        (owed != 0).then(|| Errno::from_raw_os_error(owed))
+    /// Whether something is lost that no sync has told.
+    fn is_untold(&self) -> bool {
+        self.lost.load(Ordering::SeqCst) != 0 && !self.told.load(Ordering::SeqCst)
+    }
+
+    /// What a sync is to answer.
+    pub(crate) fn told(&self) -> Option<Errno> {
+        let unsynced = self.unsynced.swap(0, Ordering::SeqCst);
+        let lost = self.lost.load(Ordering::SeqCst);
+        self.told.store(lost != 0, Ordering::SeqCst);
+        [lost, unsynced].into_iter().find(|&owed| owed != 0).map(Errno::from_raw_os_error)
     }
 }
 
@@ -57,9 +76,11 @@ const UNTOLD_MAX: usize = 1024;
 pub(crate) struct Unmade(Mutex<Vec<Arc<Owed>>>);
 
 impl Unmade {
-    pub(crate) fn add(&self, owed: &Arc<Owed>) {
+    /// A posted change of this one could not be made.
+    pub(crate) fn add(&self, owed: &Arc<Owed>, error: Errno) {
         let mut all = self.0.lock();
-        all.retain(|other| other.is_due() && !Arc::ptr_eq(other, owed));
+        owed.lose(error);
+        all.retain(|other| other.is_untold() && !Arc::ptr_eq(other, owed));
         if all.len() < UNTOLD_MAX {
             all.push(Arc::clone(owed));
         }
@@ -67,7 +88,7 @@ impl Unmade {
 
     /// How many of them have told nobody.
     pub(crate) fn untold(&self) -> usize {
-        self.0.lock().iter().filter(|owed| owed.is_due()).count()
+        self.0.lock().iter().filter(|owed| owed.is_untold()).count()
     }
 }
 
@@ -104,7 +125,7 @@ impl Description {
         self.release.locked.store(true, Ordering::Relaxed);
     }
 
-    /// What its next sync is to answer.
+    /// What its syncs are to answer.
     pub(crate) fn owed(&self) -> &Arc<Owed> {
         &self.owed
     }

@@ -74,24 +74,32 @@ impl Service {
         let begun = self.statistics.begin();
         let (made, kind) = match change {
             Change::Write { offset, bytes } => {
-                let written = self.write_there(&granted.description, Some(offset), bytes);
-                let whole = |(written, ..): (usize, _, _)| {
-                    if written == bytes.len() { Ok(()) } else { Err(FsError::Host(Errno::IO)) }
-                };
-                (written.and_then(whole), POSTED_WRITE)
+                (self.write_all(&granted.description, bytes, offset), POSTED_WRITE)
             }
             change => (self.alter_posted(session, granted, change), POSTED_CHANGE),
         };
         if let Err(error) = &made {
-            let owed = granted.description.owed();
-            owed.owe(error.errno());
-            self.unmade.add(owed);
+            self.unmade.add(granted.description.owed(), error.errno());
         }
         let written = if let Change::Write { bytes, .. } = change { bytes.len() as u64 } else { 0 };
         let (failed, time) = (made.is_err(), begun.elapsed());
         let done = Done { kind, failed, read: 0, written, time };
         session.counts.count(&done);
         self.statistics.count(&done);
+    }
+
+    /// Writes all of it: what is missing says why.
+    fn write_all(&self, description: &Description, bytes: &[u8], offset: u64) -> Result<(), FsError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset.saturating_add(done as u64);
+            let (written, ..) = self.write_there(description, Some(at), &bytes[done..])?;
+            if written == 0 {
+                return Err(FsError::Host(Errno::IO));
+            }
+            done += written;
+        }
+        Ok(())
     }
 
     fn alter_posted(&self, session: &Session, granted: &Granted, change: Change<'_>) -> Result<(), FsError> {

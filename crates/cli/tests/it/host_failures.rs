@@ -242,15 +242,19 @@ other = open('store/other', 'wb', buffering=0)
 other.write(b'data' * (1 << 20))
 said('sync', lambda: os.fsync(other.fileno()))
 said('write', lambda: posted.write(b'lost'))
-if 'told' in sys.argv: said('told', lambda: os.fsync(posted.fileno()))
+if 'told' in sys.argv:
+    said('told', lambda: os.fsync(posted.fileno()))
+    said('again', lambda: os.fsync(posted.fileno()))
 ";
     let device = "virtual:d.img?faults=fail:status=0x281+op=write+times=1";
-    for (told, said) in [("", ""), ("told", "told EROFS\n")] {
+    // No later sync makes it, so each of them says so.
+    for (told, said) in [("", ""), ("told", "told EROFS\nagain EROFS\n")] {
         let mut command = scratch.nvmed(["run", "--device", device, "--dir", "store", "--", "python3", "-c"]);
         let ran = Ran::from(command.arg(format!("{HEAD}{script}")).arg(told).output().unwrap());
         assert_eq!(ran.out, format!("sync EIO\nwrite 4\n{said}"), "{}", ran.err);
         assert_eq!(ran.err.contains("1 open file lost what"), told.is_empty(), "{}", ran.err);
         assert_eq!(notices(&ran), 1, "{}", ran.err);
+        assert_eq!(ran.status, if told.is_empty() { 125 } else { 0 }, "{}", ran.err);
         assert_eq!(scratch.ok(["cat", "d.img:/posted"]), "kept".repeat(64));
     }
 }
