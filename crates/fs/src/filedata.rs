@@ -208,6 +208,8 @@ pub(crate) struct FileData {
     pub(crate) purse: Purse,
     /// Promises for pages that will become dirty: [`crate::File::promise_ahead`].
     pub(crate) advance: Purse,
+    /// Spare blocks of the file: its changes that were promised ahead find memory on the host, too.
+    pub(crate) spares: AtomicU64,
     /// Blocks taken ahead of the file when it grows.
     ahead: Mutex<Ahead>,
     /// How many blocks: [`AS_MOUNTED`], or what [`crate::File::preallocate`] said.
@@ -258,6 +260,7 @@ impl FileData {
             extents: RwLock::new(Whereabouts::default()),
             purse: Purse::default(),
             advance: Purse::default(),
+            spares: AtomicU64::new(0),
             ahead: Mutex::default(),
             prealloc_blocks: AtomicU32::new(AS_MOUNTED),
             residence: Residence::new(in_record),

@@ -205,7 +205,7 @@ impl FileSystem {
         let core = &self.core;
         let counters = core.meta.counters();
         let stats = core.meta.journal.store.stats();
-        let blocks_free = core.meta.blocks.ledger.available();
+        let blocks_free = core.meta.blocks.ledger.available() + core.meta.spare_blocks();
         // Metadata may take data blocks, but not all of them: files have data.
         let meta_free =
             (stats.tree_blocks.saturating_sub(stats.tree_blocks_used) + blocks_free / 2) * BLOCK_BYTES as u64;

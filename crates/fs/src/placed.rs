@@ -241,6 +241,25 @@ impl Placed {
         }
     }
 
+    /// Promises pages of a file ahead.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`], [`FsError::Quota`]; the host has no room.
+    pub(crate) fn promise_ahead(&self, inode: &Inode, pages: u64) -> Result<(), FsError> {
+        match self {
+            Self::Pages(held) => held.meta.promise_ahead(inode, pages),
+            Self::InPlace(place) => place.promise_ahead(inode, pages),
+        }
+    }
+
+    /// Gives back what was promised ahead and not used.
+    pub(crate) fn give_back_ahead(&self, inode: &Inode) {
+        match self {
+            Self::Pages(held) => held.meta.give_back_ahead(inode),
+            Self::InPlace(place) => place.give_back_ahead(inode),
+        }
+    }
+
     /// The inode leaves memory: what is held for it goes.
     pub(crate) fn forget(&self, inode: &Arc<Inode>) {
         ask!(self, placement => placement.forget(inode));

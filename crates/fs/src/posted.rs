@@ -496,12 +496,19 @@ impl File {
     }
 
     /// Promises that so many pages of the file that have no block may become dirty, with what was promised so before;
-    /// until [`File::give_back_ahead`].
+    /// until [`File::give_back_ahead`]. In a file that lies in memory that keeps its bytes, so many pages may be stored
+    /// to then, also where the host has no room for more.
     ///
     /// # Errors
-    /// [`FsError::NoSpace`], [`FsError::Quota`].
+    /// [`FsError::NoSpace`], [`FsError::Quota`]; the host has no room. What was promised before stands.
     pub fn promise_ahead(&self, pages: u64) -> Result<(), FsError> {
-        self.core.meta.promise_ahead(&self.inode, pages)
+        self.core.placed.promise_ahead(&self.inode, pages)
+    }
+
+    /// How many pages of the file may still move where the host has no room for a store.
+    #[must_use]
+    pub fn pages_spared(&self) -> u64 {
+        self.inode.data.spares.load(Ordering::SeqCst)
     }
 
     /// How many pages are promised ahead.
@@ -512,7 +519,7 @@ impl File {
 
     /// Gives back what was promised ahead and not used.
     pub fn give_back_ahead(&self) {
-        self.core.meta.give_back_ahead(&self.inode);
+        self.core.placed.give_back_ahead(&self.inode);
     }
 }
 

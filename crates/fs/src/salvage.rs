@@ -68,11 +68,13 @@ pub fn salvage(parts: MountParts, dead: &Memory, posted: &[Left]) -> Result<File
             core.meta.touch(inode, None, Some(size.mtime_ns), None);
         }
     }
+    core.promise_for(posted, &found);
     for left in posted {
         if let Some(inode) = found.get(&left.ino) {
             result = result.and(core.make_left(inode, left));
         }
     }
+    found.values().for_each(|inode| core.placed.give_back_ahead(inode));
     let synced = files.sync();
     result.and(synced).map(|()| files)
 }
@@ -83,13 +85,37 @@ impl Core {
         // It was permitted when it was posted.
         let who = &Credentials::ROOT;
         match left.change() {
-            Some(Change::Write { offset, bytes }) => {
-                self.placed.write_at(inode, bytes, ByteOffset(offset)).map(drop)
-            }
+            Some(Change::Write { offset, bytes }) => self.write_all(inode, bytes, ByteOffset(offset)),
             Some(Change::Times(times)) => self.utimens(inode, times, who),
             Some(Change::Owner { uid, gid }) => self.chown(inode, uid, gid, who),
             Some(Change::Mode(mode)) => self.chmod(inode, mode, who),
             None => Ok(()),
+        }
+    }
+
+    /// Writes all of it: what is missing says why.
+    fn write_all(&self, inode: &Arc<Inode>, bytes: &[u8], at: ByteOffset) -> Result<(), FsError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            done += self.placed.write_at(inode, &bytes[done..], at + done as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Promises ahead what posted writes need, as their grants did: the host may have kept the memory. Without a
+    /// promise the write says what is wrong.
+    fn promise_for(&self, posted: &[Left], found: &HashMap<Ino, Arc<Inode>>) {
+        let mut wanted = HashMap::new();
+        for left in posted {
+            if let Some(Change::Write { offset, bytes }) = left.change() {
+                let end = ByteOffset(offset + bytes.len() as u64);
+                *wanted.entry(left.ino).or_insert(0) += end.page_end() - ByteOffset(offset).page();
+            }
+        }
+        for (ino, pages) in wanted {
+            if let Some(inode) = found.get(&ino) {
+                let _ = self.placed.promise_ahead(inode, pages);
+            }
         }
     }
 
@@ -173,10 +199,7 @@ impl Core {
             let offset = page.page.start();
             let inside = offset.until(end).min(BLOCK_BYTES as u64) as usize;
             dead.mapping.read(page.offset, &mut bytes);
-            let mut done = 0;
-            while done < inside {
-                done += self.placed.write_at(inode, &bytes[done..inside], offset + done as u64)?;
-            }
+            self.write_all(inode, &bytes[..inside], offset)?;
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use nvmed_sys::sync::Arc;
 use nvmed_wire::Answer;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl SessionLog<Session> {
@@ -74,7 +75,13 @@ impl Service {
         let begun = self.statistics.begin();
         let (made, kind) = match change {
             Change::Write { offset, bytes } => {
-                (self.write_all(&granted.description, bytes, offset), POSTED_WRITE)
+                let description = &granted.description;
+                let spared = description.pages_spared();
+                let made = self.write_all(description, bytes, offset);
+                if description.pages_spared() != spared {
+                    self.has_moved(description, offset..offset.saturating_add(bytes.len() as u64));
+                }
+                (made, POSTED_WRITE)
             }
             change => (self.alter_posted(session, granted, change), POSTED_CHANGE),
         };
@@ -100,6 +107,13 @@ impl Service {
             done += written;
         }
         Ok(())
+    }
+
+    /// Pages of a file lie elsewhere than windows say. Nobody looks into them before its grant is over.
+    #[cold]
+    fn has_moved(&self, description: &Description, range: Range<u64>) {
+        let size = || description.stat().size;
+        let _ = self.windows.change(description.node().ino(), |_| range, || Ok(()), size);
     }
 
     fn alter_posted(&self, session: &Session, granted: &Granted, change: Change<'_>) -> Result<(), FsError> {
@@ -168,6 +182,7 @@ impl Service {
         }
         // Who opens it after this finds it granted, and waits for the desk.
         if !is_alone() || description.promise_ahead(PAGES_PROMISED).is_err() {
+            description.give_back_ahead();
             self.logs.leave(ino);
             return None;
         }

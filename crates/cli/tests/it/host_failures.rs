@@ -146,13 +146,7 @@ fn a_host_without_room_is_told_and_loses_nothing() {
         return;
     }
     let scratch = Scratch::new();
-    let small = scratch.path("small");
-    std::fs::create_dir(&small).unwrap();
-    if !does("mount", &["-t", "tmpfs", "-o", "size=16m", "tmpfs"], &small) {
-        println!("SKIPPED: mounting a tmpfs of 16 MiB needs root");
-        return;
-    }
-    let _undo = Undo("umount", vec!["-l".into(), small.clone()]);
+    let Some(_undo) = small_host(&scratch, "16m") else { return };
     scratch.ok(["format", "small/d.img", "--size", "64M"]);
     let script = "
 first = open('store/first', 'wb+', buffering=0)
@@ -171,6 +165,135 @@ said('create', create)
     assert_eq!((ran.out.as_str(), ran.err.as_str(), ran.status), (said, "", 0));
     assert!(scratch.ok(["fsck", "small/d.img"]).contains("clean"));
     assert_eq!(scratch.ok(["cat", "small/d.img:/large"]).len(), 24 << 20);
+}
+
+/// A directory of the scratch's with `size` bytes for files, if there can be one.
+fn small_host(scratch: &Scratch, size: &str) -> Option<Undo> {
+    let small = scratch.path("small");
+    std::fs::create_dir(&small).unwrap();
+    if !does("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"], &small) {
+        println!("SKIPPED: mounting a tmpfs of {size} needs root");
+        return None;
+    }
+    Some(Undo("umount", vec!["-l".into(), small]))
+}
+
+/// On memory below a full host a write is there for whoever reads it, or says that there is no room.
+#[test]
+fn memory_of_a_host_without_room_keeps_what_it_has_answered() {
+    if !have("python3") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let Some(_undo) = small_host(&scratch, "16m") else { return };
+    let script = "
+def block(i): return b'%08d' % i * 8192
+file = os.open('store/f', os.O_RDWR | os.O_CREAT)
+written = 0
+try:
+    while written < 64 << 20: written += os.write(file, block(written >> 16))
+except OSError as error: print(errno.errorcode[error.errno], written > 8 << 20)
+print(os.fstat(file).st_size == written)
+wrong = [i for i in range(written >> 16) if os.pread(file, 1 << 16, i << 16) != block(i)]
+print('wrong', len(wrong))
+if 'synced' in sys.argv:
+    for _ in range(2): said('sync', lambda: os.fsync(file))
+";
+    for how in ["--shared", "--private"] {
+        for device in ["nvm:small/d.img", "nvm:small/d.img?profile=nand,buffer=1M"] {
+            for (synced, said) in [("", ""), ("synced", "sync None\nsync None\n")] {
+                scratch.ok(["format", "nvm:small/d.img", "--size", "64M"]);
+                let mut command = scratch.nvmed(["run", how, "--device", device, "--dir", "store", "--"]);
+                command.args(["python3", "-c"]).arg(format!("{HEAD}{script}")).arg(synced);
+                let ran = Ran::from(command.output().unwrap());
+                assert_eq!(
+                    ran.out,
+                    format!("ENOSPC True\nTrue\nwrong 0\n{said}"),
+                    "{how} {device}: {}",
+                    ran.err
+                );
+                assert_eq!((ran.err.as_str(), ran.status), ("", 0), "{how} {device}");
+                assert!(scratch.ok(["fsck", "nvm:small/d.img"]).contains("clean"));
+                std::fs::remove_file(scratch.path("small/d.img")).unwrap();
+            }
+        }
+    }
+}
+
+/// Writes `PAGES` pages of a file on a host that has just become full, and of which the file has no memory there yet. A
+/// server that `DIES` has made none of them.
+const POSTED: &str = "
+import signal
+kind, at, dies = sys.argv[1], int(sys.argv[2]), 'dies' in sys.argv
+path = 'store/' + kind
+def opened(): return os.open(path, os.O_WRONLY | os.O_CREAT)
+warm = os.open('store/warm', os.O_WRONLY | os.O_CREAT)
+for _ in range(16): os.write(warm, b'warm')
+file = opened()
+if kind == 'allocated': os.posix_fallocate(file, 0, 1 << 20)
+if kind == 'hole': os.ftruncate(file, 1 << 20)
+if kind == 'inline': os.write(file, b'inline')
+if kind == 'log':
+    for _ in range(8): os.write(file, b'entry' * 820); os.fsync(file)
+os.fsync(file)
+os.close(file)
+expected = bytearray(open(path, 'rb').read())
+file = opened()
+with open('small/ballast', 'wb', buffering=0) as ballast:
+    for bytes_each in [1 << 16, 1 << 12]:
+        try:
+            while True: ballast.write(bytes(bytes_each))
+        except OSError: pass
+children = open(f'/proc/{os.getppid()}/task/{os.getppid()}/children').read().split()
+server = [int(pid) for pid in children if int(pid) != os.getpid()][0]
+if dies: os.kill(server, signal.SIGSTOP)
+for i in range(4):
+    part = b'%s%d' % (kind.encode(), i) * 6000
+    part = part[:50000]
+    expected[at:at + len(part)] = part if at <= len(expected) else bytes(at - len(expected)) + part
+    assert os.pwrite(file, part, at) == len(part)
+    at += len(part)
+open('expected', 'wb').write(expected)
+if dies:
+    os.kill(server, signal.SIGKILL)
+else:
+    print(open(path, 'rb').read() == expected)
+    for _ in range(2): said('sync', lambda: os.fsync(file))
+";
+
+/// What a process was told it may write without a call is there, though the host has become full before it is made.
+#[test]
+fn posted_writes_to_memory_of_a_host_that_becomes_full_are_there() {
+    if !have("python3") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let Some(_undo) = small_host(&scratch, "16m") else { return };
+    let kinds = ["new 5000", "zeroes 4096", "allocated 0", "hole 5000", "inline 6", "log 32800"];
+    for (kind, dies) in kinds.iter().flat_map(|kind| [(kind, ""), (kind, "dies")]) {
+        scratch.ok(["format", "nvm:small/d.img", "--size", "64M"]);
+        // Blocks with data of which the host has none.
+        scratch.file("zeroes", vec![0; 1 << 20]);
+        scratch.ok(["cp", "zeroes", "nvm:small/d.img:/zeroes"]);
+        let sparse = ["--sparse=always", "small/d.img", "small/sparse.img"];
+        let copied = Command::new("cp").args(sparse).current_dir(scratch.path(".")).status();
+        assert!(copied.unwrap().success());
+        std::fs::rename(scratch.path("small/sparse.img"), scratch.path("small/d.img")).unwrap();
+
+        let mut command = scratch.nvmed(["run", "--device", "nvm:small/d.img", "--dir", "store", "--"]);
+        command.args(["python3", "-c"]).arg(format!("{HEAD}{POSTED}")).args(kind.split(' ')).arg(dies);
+        let ran = Ran::from(command.output().unwrap());
+        let said = if dies.is_empty() { "True\nsync None\nsync None\n" } else { "" };
+        assert_eq!((ran.out.as_str(), ran.status), (said, 0), "{kind} {dies}: {}", ran.err);
+        assert_eq!(ran.err.lines().count(), usize::from(!dies.is_empty()), "{kind} {dies}: {}", ran.err);
+        std::fs::remove_file(scratch.path("small/ballast")).unwrap();
+        assert!(scratch.ok(["fsck", "nvm:small/d.img"]).contains("clean"), "{kind} {dies}");
+        let name = kind.split(' ').next().unwrap();
+        scratch.ok(["cp", &format!("nvm:small/d.img:/{name}"), "found"]);
+        let read = |name: &str| std::fs::read(scratch.path(name)).unwrap();
+        assert!(read("found") == read("expected"), "{kind} {dies}");
+        std::fs::remove_file(scratch.path("small/d.img")).unwrap();
+    }
 }
 
 /// What was cut off held the far superblock: that is told, nothing else is wrong, and a repair writes it again.

@@ -101,6 +101,13 @@ impl Reservation<'_> {
         Self { ledger: self.ledger, blocks: core::mem::take(&mut self.blocks) }
     }
 
+    /// Up to `blocks` of them, for somebody else to hold.
+    pub(crate) fn split(&mut self, blocks: u64) -> Self {
+        let blocks = blocks.min(self.blocks);
+        self.blocks -= blocks;
+        Self { ledger: self.ledger, blocks }
+    }
+
     /// Has the promises of another one, too.
     pub(crate) fn join(&mut self, mut other: Self) {
         self.blocks += core::mem::take(&mut other.blocks);

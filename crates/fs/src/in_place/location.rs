@@ -33,7 +33,8 @@ impl InPlace {
     /// record, or that programs store into.
     ///
     /// What is told stays so as long as the file is open, until its size changes, or room is taken away from it or
-    /// given to it: a write over bytes that lie somewhere leaves them there.
+    /// given to it: a write over bytes that lie somewhere leaves them there. The host has memory for what is told, so
+    /// that such a write goes to no spare block ([`super::spare`]).
     ///
     /// # Errors
     /// [`FsError::NoData`] behind the end; the store's; the host has no room.

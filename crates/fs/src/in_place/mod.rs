@@ -2,7 +2,8 @@
 //!
 //! In: byte ranges. Out: copies from and to blocks, stores that are settled, changes of extents and sizes. What has a
 //! block is copied in `placement`; first blocks are in `write`, what takes blocks away in `resize`, what a death left
-//! in `restore`, what programs map in `maps`, what the medium is told of files in `hints`.
+//! in `restore`, what programs map in `maps`, what the medium is told of files in `hints`, stores that the
+//! host has no memory for in `spare`.
 //! Invariants: who copies from or to a block holds the file's extents, so that nobody takes it away meanwhile; all
 //! bytes between the recorded size and the size were stored, in blocks that are recorded or in `fresh` ones.
 
@@ -14,6 +15,7 @@ mod record;
 mod resize;
 mod restore;
 mod room;
+mod spare;
 mod stripes;
 mod write;
 
@@ -210,7 +212,7 @@ impl InPlace {
         assert_eq!(opens, 0, "inode {} leaves memory while it is open", inode.ino);
         let quiet = inode.data.quiet();
         self.drop_fresh(&quiet, inode, Page::FIRST);
-        self.meta.give_back_ahead(inode);
+        self.give_back_ahead(inode);
         self.meta.drop_prealloc(inode);
         self.unrecorded.forget(inode);
         self.forget_extents(inode);

@@ -27,17 +27,17 @@ const AHEAD_BLOCKS_MAX: u64 = 512;
 const AHEAD_SHARE: u64 = 2;
 
 /// A part of a write.
-struct Piece<'a> {
+pub(super) struct Piece<'a> {
     /// From where on it is to be written.
-    at: ByteOffset,
-    from: &'a [u8],
+    pub(super) at: ByteOffset,
+    pub(super) from: &'a [u8],
     /// Whether everything before it, back to the recorded size, was stored.
     follows: bool,
 }
 
 impl Piece<'_> {
     /// The first part of it, which ends before a page.
-    fn until(&self, end: Page) -> Self {
+    pub(super) fn until(&self, end: Page) -> Self {
         let bytes = (self.from.len()).min(self.at.until(end.start()) as usize);
         Self { from: &self.from[..bytes], ..*self }
     }
@@ -69,7 +69,8 @@ impl InPlace {
             let position = at + done as u64;
             let follows = follows && position >= file_end;
             let piece = Piece { at: position, from: &from[done..], follows };
-            done += self.write_piece(grow, inode, &piece).map_err(|why| Short { done, why })?;
+            let stored = self.write_piece(grow, inode, &piece);
+            done += self.or_spare(grow, inode, &piece, stored).map_err(|why| Short { done, why })?;
         }
         Ok(())
     }

@@ -156,6 +156,7 @@ impl Metadata {
                 return Ok(());
             }
         }
+        self.drop_spare();
         let taken = self.take_for_metadata(current.meta_blocks / GROW_SHARE)?;
         let run = taken.run();
         let grown = current.grown(run.numbers()).ok_or(FsError::NoSpace)?;

@@ -11,6 +11,7 @@ pub(crate) mod growth;
 pub(crate) mod holdings;
 pub(crate) mod promises;
 mod room;
+mod spare;
 pub(crate) mod times;
 pub(crate) mod zone;
 
@@ -22,6 +23,7 @@ use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::metadata::change::OpenBatch;
 use crate::metadata::growth::Growth;
+use crate::metadata::spare::Spare;
 use crate::metadata::times::Late;
 use crate::options::{Clock, MountOptions};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +43,7 @@ pub(crate) struct Metadata {
     pub(crate) handle: Handle,
     pub(crate) journal: Arc<Journal>,
     pub(crate) blocks: Blocks,
+    spare: Mutex<Spare>,
     /// The batch that a change puts together.
     open: Mutex<OpenBatch>,
     growth: Growth,
@@ -116,6 +119,7 @@ impl Metadata {
         let metadata = Self {
             journal,
             blocks,
+            spare: Mutex::default(),
             open: Mutex::new(OpenBatch::new(counters)),
             growth: Growth::new(medium, superblock.clone()),
             inodes: InodeTable::new(),

@@ -6,11 +6,14 @@ use crate::inode::Inode;
 use crate::metadata::Metadata;
 use nvmed_mutant::Mutant;
 
-/// Promised blocks for pages of a file, charged to its account; given back when it is dropped.
+/// Promised blocks for pages of a file, charged to its account; given back when it is dropped, but for those that were
+/// made ahead: they are again.
 #[must_use = "what is dropped is given back"]
 pub(crate) struct PagePromise<'a> {
     inode: &'a Inode,
     blocks: Reservation<'a>,
+    /// How many of them were made ahead, and are not given back.
+    ahead: u64,
 }
 
 impl<'a> PagePromise<'a> {
@@ -23,13 +26,13 @@ impl<'a> PagePromise<'a> {
             inode.charge(pages)
         })?;
         let blocks = of.promise(pages).inspect_err(|_| inode.discharge(pages))?;
-        Ok(Self { inode, blocks })
+        Ok(Self { inode, blocks, ahead: 0 })
     }
 
     /// One that was made ahead, if there is any.
     pub(crate) fn made_ahead(of: &'a Metadata, inode: &'a Inode) -> Option<Self> {
         let blocks = inode.data.advance.try_take(&of.blocks.ledger, 1)?;
-        Some(Self { inode, blocks })
+        Some(Self { inode, blocks, ahead: 1 })
     }
 
     /// For pages that get their blocks at once: of what was made ahead as much as there is, and the rest now.
@@ -50,12 +53,19 @@ impl<'a> PagePromise<'a> {
                 }
             }
         }
-        Ok(Self { inode, blocks })
+        Ok(Self { inode, blocks, ahead })
     }
 
     /// Gives back what is beyond `pages`.
     pub(crate) fn shrink_to(&mut self, pages: u64) {
-        self.inode.discharge(self.blocks.blocks().saturating_sub(pages));
+        let surplus = self.blocks.blocks().saturating_sub(pages);
+        if surplus == 0 {
+            return;
+        }
+        let again = self.blocks.split(surplus.min(self.ahead));
+        self.ahead -= again.blocks();
+        self.inode.discharge(surplus - again.blocks());
+        self.inode.data.advance.keep(again);
         self.blocks.shrink_to(pages);
     }
 
@@ -66,7 +76,7 @@ impl<'a> PagePromise<'a> {
 
     /// Those that were made ahead and not used.
     fn all_made_ahead(of: &'a Metadata, inode: &'a Inode) -> Self {
-        Self { inode, blocks: inode.data.advance.take_all(&of.blocks.ledger) }
+        Self { inode, blocks: inode.data.advance.take_all(&of.blocks.ledger), ahead: 0 }
     }
 
     /// Pages will become dirty that have this promise.
@@ -76,12 +86,13 @@ impl<'a> PagePromise<'a> {
 
     /// The promises of dirty pages that need none any more.
     pub(crate) fn taken_back(of: &'a Metadata, inode: &'a Inode, pages: u64) -> Self {
-        Self { inode, blocks: inode.counted(|| inode.data.purse.take(&of.blocks.ledger, pages)) }
+        let blocks = inode.counted(|| inode.data.purse.take(&of.blocks.ledger, pages));
+        Self { inode, blocks, ahead: 0 }
     }
 
     /// Those of all dirty pages: the inode leaves memory.
     pub(crate) fn all_taken_back(of: &'a Metadata, inode: &'a Inode) -> Self {
-        Self { inode, blocks: inode.data.purse.take_all(&of.blocks.ledger) }
+        Self { inode, blocks: inode.data.purse.take_all(&of.blocks.ledger), ahead: 0 }
     }
 
     /// Pages become dirty that have this promise.
@@ -97,7 +108,7 @@ impl<'a> PagePromise<'a> {
 
 impl Drop for PagePromise<'_> {
     fn drop(&mut self) {
-        self.inode.discharge(self.blocks.blocks());
+        self.shrink_to(0);
     }
 }
 
@@ -114,6 +125,7 @@ impl Metadata {
                 self.drop_prealloc(&inode);
             }
             self.drop_rooms();
+            self.drop_spare();
             ledger.reserve(blocks)
         })?;
         // Counted first: whoever asks at the same time leaves room for these records, too.

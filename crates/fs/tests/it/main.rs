@@ -17,6 +17,7 @@ mod namespace;
 mod refusals;
 mod repair;
 mod small_files;
+mod spare;
 mod support;
 mod threads;
 #[path = "support/tree.rs"]
