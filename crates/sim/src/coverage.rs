@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The columns: kinds of device writes.
 pub const COLUMNS: [&str; 8] = ["data", "log", "node", "value", "bitmap", "superblock", "discard", "flush"];
 
-/// States counted by operation and kind of write: a row for each of [`ROWS`].
+/// States counted by operation and kind of write: a row for each kind of operation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Coverage(Vec<[u64; COLUMNS.len()]>);
 
