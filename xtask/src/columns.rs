@@ -20,7 +20,7 @@ pub fn long_lines(name: &str, text: &str) -> Vec<String> {
     .collect()
 }
 
-/// Checks all documents.
+/// Checks all documents: no line is too long, and none is left of a merge.
 #[must_use]
 pub fn check(root: &Path) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -36,6 +36,9 @@ pub fn check(root: &Path) -> Vec<String> {
             let advice = if line.starts_with('|') { "go on in a second row" } else { "`cargo xtask wrap`" };
             format!("{name}:{}: {columns} columns, more than {COLUMNS_MAX}: {advice}", index + 1)
         }));
+        let is_left = |line: &str| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ");
+        let left = text.lines().enumerate().filter(|(_, line)| is_left(line));
+        wrong.extend(left.map(|(index, line)| format!("{name}:{}: a merge has left `{line}`", index + 1)));
     }
     wrong
 }
