@@ -1,6 +1,6 @@
 //! What a mount says about files to memory behind a buffer, seen by what that brings ahead.
 
-use crate::support::{Ground, memory};
+use crate::support::{Ground, memory, open};
 use nvmed_flash::{FixedProfile, Medium, Profile, Rate};
 use nvmed_fs::{Advice, Allocate, Credentials, File, FileSystem, FormatOptions, MountOptions, OpenFlags};
 use nvmed_nvm::{
@@ -39,11 +39,6 @@ fn image() -> Arc<Mapping> {
 fn on(image: &Arc<Mapping>) -> nvmed_nvm::Memory {
     let place = Place::Mapped { memory: Arc::clone(image) };
     nvmed_nvm::Memory::open(MemoryOptions { place, flush: FlushTo::Process }).expect("memory")
-}
-
-fn open(files: &FileSystem, name: &str) -> Arc<File> {
-    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
-    files.open(&files.root(), name.as_bytes(), flags, 0o644, &Credentials::ROOT).expect("it opens")
 }
 
 /// A mount of an image with nothing in the buffer.

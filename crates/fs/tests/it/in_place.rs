@@ -2,79 +2,20 @@
 //! theirs. What they have in common with files in pages is tested with those.
 
 use crate::crash::{Model, check_survivor_by, step};
-use crate::support::{Ground, memory};
+use crate::support::{Ground, Stores, WORD, memory, open};
 use nvmed_dice::Dice;
 use nvmed_fs::*;
-use nvmed_nvm::{FlushTo, MemoryOptions, Place, Record, What};
+use nvmed_nvm::{Record, What};
 use std::sync::Arc;
 
 const WHO: &Credentials<'static> = &Credentials::ROOT;
 const BYTES: u64 = 8 << 20;
 const CACHE_BYTES: u64 = 1 << 20;
-const WORD: usize = 8;
 
-/// What was stored to a medium, and how much of it is durable.
-struct Stores {
-    /// With all that is durable.
-    image: Vec<u8>,
-    /// Stored since, in order.
-    open: Vec<(usize, Vec<u8>)>,
-}
-
-impl Stores {
-    fn of(medium: &nvmed_nvm::Memory) -> Self {
-        let mut image = vec![0; medium.bytes() as usize];
-        medium.read(0, &mut image).unwrap();
-        Self { image, open: Vec::new() }
-    }
-
-    /// One thread made it: what it had stored when a fence began was settled.
-    fn take(&mut self, what: What) {
-        match what {
-            What::Store { at, bytes } => self.open.push((at as usize, bytes)),
-            What::Zero { at, bytes } => self.open.push((at as usize, vec![0; bytes as usize])),
-            What::FenceDone { .. } => {
-                for (at, bytes) in self.open.drain(..) {
-                    self.image[at..at + bytes.len()].copy_from_slice(&bytes);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// The medium after a cut of power now that leaves all stores before a place and none behind.
-    fn cut_at(&self, place: usize) -> Ground {
-        let mut image = self.image.clone();
-        for (at, bytes) in self.open.iter().filter(|(at, _)| *at < place) {
-            image[*at..at + bytes.len()].copy_from_slice(bytes);
-        }
-        Self::medium(&image)
-    }
-
-    fn medium(image: &[u8]) -> Ground {
-        let options = MemoryOptions { place: Place::Ram { bytes: BYTES }, flush: FlushTo::Process };
-        let medium = nvmed_nvm::Memory::open(options).unwrap();
-        medium.store(0, image).unwrap();
-        Ground::Medium(Arc::new(medium))
-    }
-
-    /// The medium after a cut of power now: of each store that is open, each word for itself, as chance says.
-    fn cut(&self, dice: &mut Dice) -> Ground {
-        let mut image = self.image.clone();
-        for (at, bytes) in &self.open {
-            // Whole, not at all, or torn.
-            let chance = [0, 0, 0, 100, 100, 100, 50][dice.index(7)];
-            let mut from = *at;
-            while from < at + bytes.len() {
-                let to = ((from / WORD + 1) * WORD).min(at + bytes.len());
-                if dice.chance(chance) {
-                    image[from..to].copy_from_slice(&bytes[from - at..to - at]);
-                }
-                from = to;
-            }
-        }
-        Self::medium(&image)
-    }
+/// A cut of power now: of each store that is open, each word for itself, as chance says.
+fn cut(stores: &Stores, dice: &mut Dice) -> Ground {
+    // Whole, not at all, or torn.
+    stores.cut_by(|_, dice| [0, 0, 0, 100, 100, 100, 50][dice.index(7)], dice)
 }
 
 fn options(dice: &mut Dice) -> MountOptions {
@@ -120,7 +61,7 @@ fn power_cuts(seed: u64) {
 }
 
 fn check_cut(stores: &Stores, model: &Model, dice: &mut Dice) {
-    let ground = stores.cut(dice);
+    let ground = cut(stores, dice);
     let files = ground.mount(CACHE_BYTES);
     check_survivor_by(&files, &mut model.clone(), WORD);
     ground.end(files);
@@ -133,11 +74,6 @@ fn after_a_power_cut_everything_fsynced_is_there() {
         let run = std::panic::catch_unwind(|| power_cuts(seed));
         assert!(run.is_ok(), "seed {seed} failed: power_cuts({seed}) replays it");
     }
-}
-
-fn open(files: &FileSystem, name: &str) -> Arc<File> {
-    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
-    files.open(&files.root(), name.as_bytes(), flags, 0o644, WHO).unwrap()
 }
 
 /// The log may be kept where all data is lost that no fence covers: at no moment of a sync does it tell of data, or of

@@ -1,17 +1,16 @@
 //! Changes that were promised ahead, of files in memory of which the host has no more: they are made, a cut of power
 //! leaves of them what it leaves of any, and what is held for them is in nobody's way.
 
-use crate::support::{Ground, memory};
+use crate::support::{Ground, Stores, memory, open};
 use nvmed_dice::Dice;
 use nvmed_fs::*;
-use nvmed_nvm::{FlushTo, MemoryOptions, Place, Record, What};
+use nvmed_nvm::{FlushTo, MemoryOptions, Place, Record};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-const WHO: &Credentials<'static> = &Credentials::ROOT;
 const BYTES: u64 = 8 << 20;
 const CACHE_BYTES: u64 = 1 << 20;
 const PAGE: usize = 4096;
@@ -39,11 +38,6 @@ fn medium(image: &Path) -> Arc<nvmed_nvm::Memory> {
     let place = Place::File { path: image.to_owned(), size: Some(BYTES), lock: true };
     let options = MemoryOptions { place, flush: FlushTo::Process };
     Arc::new(nvmed_nvm::Memory::open(options).expect("a file"))
-}
-
-fn open(files: &FileSystem, name: &str) -> Arc<File> {
-    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
-    files.open(&files.root(), name.as_bytes(), flags, 0o644, WHO).unwrap()
 }
 
 /// A file system with a file of 24 pages, of zeroes and with blocks, for which the host has nothing.
@@ -82,49 +76,15 @@ fn words(at: usize, bytes: usize, round: u64) -> Vec<u8> {
     (at..at + bytes).step_by(8).flat_map(|at| ((round << 32) + at as u64 + 1).to_le_bytes()).collect()
 }
 
-/// A medium, as far as its stores are durable, and those that are open.
-struct Stores {
-    image: Vec<u8>,
-    open: Vec<(usize, Vec<u8>)>,
-    /// Where data begins.
-    data: usize,
+/// A cut of power that leaves some of the open words.
+fn cut(stores: &Stores, data: usize, dice: &mut Dice) -> Ground {
+    cut_with(stores, data, [[0, 50, 100][dice.index(3)], [0, 50, 100][dice.index(3)]], dice)
 }
 
-impl Stores {
-    fn take(&mut self, what: What) {
-        match what {
-            What::Store { at, bytes } => self.open.push((at as usize, bytes)),
-            What::Zero { at, bytes } => self.open.push((at as usize, vec![0; bytes as usize])),
-            What::FenceDone { .. } => {
-                for (at, bytes) in self.open.drain(..) {
-                    self.image[at..at + bytes.len()].copy_from_slice(&bytes);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// After a cut of power: some of the open words.
-    fn cut(&self, dice: &mut Dice) -> Ground {
-        self.cut_with([0, 50, 100][dice.index(3)], [0, 50, 100][dice.index(3)], dice)
-    }
-
-    /// After one that leaves each open word of data, and of metadata, with a chance.
-    fn cut_with(&self, of_data: u64, of_metadata: u64, dice: &mut Dice) -> Ground {
-        let mut image = self.image.clone();
-        for (at, bytes) in &self.open {
-            let chance = if *at < self.data { of_metadata } else { of_data };
-            for (from, word) in (*at..).step_by(8).zip(bytes.chunks(8)) {
-                if dice.chance(chance) {
-                    image[from..from + word.len()].copy_from_slice(word);
-                }
-            }
-        }
-        let options = MemoryOptions { place: Place::Ram { bytes: BYTES }, flush: FlushTo::Process };
-        let medium = nvmed_nvm::Memory::open(options).unwrap();
-        medium.store(0, &image).unwrap();
-        Ground::Medium(Arc::new(medium))
-    }
+/// One that leaves each open word of data, which begins at a place, and of metadata, with a chance.
+fn cut_with(stores: &Stores, data: usize, [of_data, of_metadata]: [u64; 2], dice: &mut Dice) -> Ground {
+    let chance = |at| if at < data { of_metadata } else { of_data };
+    stores.cut_by(|at, _| chance(at), dice)
 }
 
 /// Each word of the file is that of one of its `versions`, of which the first is durable; no other file has changed.
@@ -162,8 +122,7 @@ fn pages_move(directory: &Path, seed: u64) -> u64 {
     file.promise_ahead(PROMISED).unwrap();
     fill(directory);
     let data = FileSystem::probe(&ground.device()).unwrap().data_first as usize * PAGE;
-    let mut stores = Stores { image: vec![0; BYTES as usize], open: Vec::new(), data };
-    medium.read(0, &mut stores.image).unwrap();
+    let mut stores = Stores::of(medium);
     let record = Record::new();
     medium.record(Arc::clone(&record));
     let mut newest = vec![0; 40 * PAGE];
@@ -176,10 +135,10 @@ fn pages_move(directory: &Path, seed: u64) -> u64 {
         versions.push(newest.clone());
         assert_eq!(file.pwrite(&newest[at..at + bytes], at as u64).unwrap(), bytes);
         let events = record.take();
-        let cut = dice.index(events.len() + 1);
+        let cut_at = dice.index(events.len() + 1);
         for (number, event) in events.into_iter().enumerate() {
-            if number == cut {
-                survives(&stores.cut(dice), &versions);
+            if number == cut_at {
+                survives(&cut(&stores, data, dice), &versions);
             }
             stores.take(event.what);
         }
@@ -188,10 +147,10 @@ fn pages_move(directory: &Path, seed: u64) -> u64 {
             for event in record.take() {
                 stores.take(event.what);
                 // Of what no fence covers yet, the log is there, and data is not.
-                survives(&stores.cut_with(0, 100, dice), &versions);
+                survives(&cut_with(&stores, data, [0, 100], dice), &versions);
             }
             versions = vec![newest.clone()];
-            survives(&stores.cut(dice), &versions);
+            survives(&cut(&stores, data, dice), &versions);
         }
     }
     let moved = PROMISED - file.pages_spared();

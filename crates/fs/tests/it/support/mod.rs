@@ -2,11 +2,15 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use nvmed_check::Finding;
+use nvmed_dice::Dice;
 use nvmed_disk::{Fault, Image};
-use nvmed_fs::{FileSystem, FormatOptions, Memory, MemoryLayout, MountOptions, MountParts, Superblock};
+use nvmed_fs::{
+    Credentials, FileSystem, FormatOptions, Memory, MemoryLayout, MountOptions, MountParts, OpenFlags,
+    Superblock,
+};
 use nvmed_io::Device;
 use nvmed_kv::{Medium, MediumError};
-use nvmed_nvm::{FlushTo, MemoryOptions, NvmEngine, Place};
+use nvmed_nvm::{FlushTo, MemoryOptions, NvmEngine, Place, What};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::Block;
@@ -16,6 +20,9 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 pub use nvmed_disk::BLOCK;
+
+/// Bytes that a cut of power leaves together.
+pub const WORD: usize = 8;
 
 /// The device, shared with whoever tests it.
 pub struct Disk(Arc<nvmed_disk::Disk>);
@@ -253,5 +260,76 @@ impl Medium for Region {
 
     fn flush(&self) -> Result<(), MediumError> {
         Ok(())
+    }
+}
+
+/// The file of a name, made if there is none.
+pub fn open(files: &FileSystem, name: &str) -> Arc<nvmed_fs::File> {
+    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+    files.open(&files.root(), name.as_bytes(), flags, 0o644, &Credentials::ROOT).expect("the file opens")
+}
+
+/// What was stored to a medium, and how much of it is durable.
+pub struct Stores {
+    /// With all that is durable.
+    image: Vec<u8>,
+    /// Stored since, in order.
+    open: Vec<(usize, Vec<u8>)>,
+}
+
+impl Stores {
+    pub fn of(medium: &nvmed_nvm::Memory) -> Self {
+        let mut image = vec![0; medium.bytes() as usize];
+        medium.read(0, &mut image).expect("the medium is read");
+        Self { image, open: Vec::new() }
+    }
+
+    /// One thread made it: what it had stored when a fence began was settled.
+    pub fn take(&mut self, what: What) {
+        match what {
+            What::Store { at, bytes } => self.open.push((at as usize, bytes)),
+            What::Zero { at, bytes } => self.open.push((at as usize, vec![0; bytes as usize])),
+            What::FenceDone { .. } => {
+                for (at, bytes) in self.open.drain(..) {
+                    self.image[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The medium after a cut of power now that leaves all stores before a place and none behind.
+    pub fn cut_at(&self, place: usize) -> Ground {
+        let mut image = self.image.clone();
+        for (at, bytes) in self.open.iter().filter(|(at, _)| *at < place) {
+            image[*at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        Self::medium(&image)
+    }
+
+    /// The medium after a cut of power now: of each store that is open, each word for itself, with the chance in
+    /// percent that `chance` answers for the store's place.
+    pub fn cut_by(&self, mut chance: impl FnMut(usize, &mut Dice) -> u64, dice: &mut Dice) -> Ground {
+        let mut image = self.image.clone();
+        for (at, bytes) in &self.open {
+            let chance = chance(*at, dice);
+            let mut from = *at;
+            while from < at + bytes.len() {
+                let to = ((from / WORD + 1) * WORD).min(at + bytes.len());
+                if dice.chance(chance) {
+                    image[from..to].copy_from_slice(&bytes[from - at..to - at]);
+                }
+                from = to;
+            }
+        }
+        Self::medium(&image)
+    }
+
+    fn medium(image: &[u8]) -> Ground {
+        let place = Place::Ram { bytes: image.len() as u64 };
+        let options = MemoryOptions { place, flush: FlushTo::Process };
+        let medium = nvmed_nvm::Memory::open(options).expect("the host has memory");
+        medium.store(0, image).expect("the medium takes bytes");
+        Ground::Medium(Arc::new(medium))
     }
 }
