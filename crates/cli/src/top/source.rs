@@ -62,7 +62,7 @@ impl Source {
                 Some(pid) => {
                     named_by(pid).ok_or_else(|| none_of(pid)).and_then(|named| Self::open(&named, pid))
                 }
-                None => Self::server(wanted.as_bytes()),
+                None => Self::server(wanted.as_bytes(), 0),
             },
             None => Self::only(),
         }
@@ -108,12 +108,7 @@ impl Source {
 
     fn open(named: &Named, pid: u32) -> Result<Self, Failure> {
         match named {
-            Named::Server(_) if named.is_dead() && pid != 0 => {
-                let what =
-                    format!("the server of process {pid} ({}) has ended: its run is over", command(pid));
-                Err(Failure::new(Status::Failed, what))
-            }
-            Named::Server(address) => Self::server(address.as_bytes()),
+            Named::Server(address) => Self::server(address.as_bytes(), pid),
             Named::Counts(path) => {
                 let join = || {
                     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
@@ -128,7 +123,8 @@ impl Source {
         }
     }
 
-    fn server(address: &[u8]) -> Result<Self, Failure> {
+    /// The server at an address, which the process `pid` names, if that is not 0.
+    fn server(address: &[u8], pid: u32) -> Result<Self, Failure> {
         let shown = || shown(address);
         let text = std::str::from_utf8(address).ok().and_then(Address::parse);
         let address = text.ok_or_else(|| Failure::usage(format!("{}: no process and no socket", shown())))?;
@@ -137,9 +133,13 @@ impl Source {
         if matches!(&address, Address::Path(path) if Path::new(path).is_dir()) {
             return Err(fail(&format!("a directory, and no server's socket; {NO_COUNTS}")));
         }
-        let socket = Socket::connect(&address).map_err(|error| match error {
-            error if is_nobody(&error) => fail(&"no server is running there"),
-            error => fail(&error),
+        let socket = Socket::connect(&address).map_err(|error| match (is_nobody(&error), pid) {
+            (false, _) => fail(&error),
+            (true, 0) => fail(&"no server is running there"),
+            (true, pid) => {
+                let of = format!("the server of process {pid} ({})", command(pid));
+                Failure::new(Status::Failed, format!("{of} has ended: its run is over"))
+            }
         })?;
         let secret = address.secret().to_vec();
         let hello = Control::Hello { version: VERSION, secret, tree: Vec::new(), again: None };
