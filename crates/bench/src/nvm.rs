@@ -115,7 +115,7 @@ fn row(name: &str, ours: Samples, rival: Option<(&str, Samples)>, goal: Goal) ->
 pub fn copies() -> Result<Vec<Row>, String> {
     let (bench, rival, _file) = Bench::with_rival()?;
     let [mut reads, mut copies_out, mut writes, mut copies_in, mut flushes] =
-        [const { None }; 5].map(|_: Option<()>| Samples::default());
+        [(); 5].map(|()| Samples::default());
     for _ in 0..ROUNDS {
         reads.push(round(|block| bench.read(block))?);
         copies_out.push(round(|block| {

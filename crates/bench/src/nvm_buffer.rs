@@ -128,7 +128,7 @@ pub fn pins() -> Result<Vec<Row>, String> {
     let into = Mapping::anonymous(PINNED_BYTES, Pages::Base).map_err(text)?;
     let other = Mapping::shareable(SET_BYTES as usize, Pages::Base).map_err(text)?;
     other.fill(0, SET_BYTES as usize, 1);
-    let [mut pin, mut read, mut copy] = [const { None }; 3].map(|_: Option<()>| Samples::default());
+    let [mut pin, mut read, mut copy] = [(); 3].map(|()| Samples::default());
     for _ in 0..ROUNDS {
         // What the loop itself takes, and the dice.
         let nothing = timed(|at| {

@@ -54,8 +54,8 @@ fn timed(step: usize, mut one: impl FnMut(usize)) -> f64 {
 pub fn measure() -> Result<Vec<Row>, String> {
     let home = Arc::new(Mapping::shareable(SET_BYTES as usize, Pages::Base).map_err(text)?);
     home.fill(0, SET_BYTES as usize, 7);
-    let [mut small, mut large, mut apart] = [const { None }; 3].map(|_: Option<()>| Samples::default());
-    let [mut copied, mut copied_apart] = [const { None }; 2].map(|_: Option<()>| Samples::default());
+    let [mut small, mut large, mut apart] = [(); 3].map(|()| Samples::default());
+    let [mut copied, mut copied_apart] = [(); 2].map(|()| Samples::default());
     for _ in 0..ROUNDS {
         for (fill_bytes, step, samples) in
             [(FILL_BYTES, 1, &mut small), (2 << 20, 1, &mut large), (FILL_BYTES, APART, &mut apart)]
